@@ -1,0 +1,1 @@
+"""The protocols between the core and an adapter, one a file, and the registry that finds adapters by entry point."""

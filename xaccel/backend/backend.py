@@ -1,0 +1,44 @@
+"""The only door to a framework."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from xaccel.backend.arrays import Arrays
+from xaccel.backend.strategy import Strategy
+from xaccel.process.topology import ProcessTopology
+
+if TYPE_CHECKING:
+    from xaccel.accelerator import Accelerator
+    from xaccel.backend.strategy import StrategyRequest
+    from xaccel.config.settings import Settings
+    from xaccel.environment import LaunchEnvironment
+    from xaccel.preparation.plan import Preparer
+
+
+class Backend(Protocol):
+    """One instance per framework and process, made by the entry point in the group `xaccel.backends`."""
+
+    name: str
+    arrays: Arrays
+    strategies: tuple[type[Strategy], ...]
+    preparers: tuple["Preparer", ...]
+    accelerator_class: type["Accelerator"]
+
+    def owns(self, value: Any) -> bool:
+        """Whether `value` (an array, a model, an optimizer) belongs to this framework."""
+
+    def start(self, environment: "LaunchEnvironment", settings: "Settings") -> ProcessTopology:
+        """Join the run (process group, `jax.distributed`) unless already joined, and say where this process stands."""
+
+    def stop(self) -> None:
+        """Tear down what `start` made; safe to call twice."""
+
+    def strategy(self, request: "StrategyRequest") -> Strategy:
+        """The first strategy class that claims the request, built; `UnsupportedError` with the reason if it refuses."""
+
+    def set_seed(self, seed: int, deterministic: bool = False) -> None:
+        """Seed the framework's own generators."""
+
+    def empty_cache(self) -> None:
+        """Give cached device memory back."""
