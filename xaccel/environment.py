@@ -38,7 +38,6 @@ class LaunchEnvironment:
         cpu: force CPU devices.
         debug: compare shapes, dtypes and structures across processes before each collective.
         collective_timeout_seconds: how long a collective waits for the others.
-        config_file: launch configuration (YAML).
     """
 
     backend: str | None = None
@@ -54,7 +53,6 @@ class LaunchEnvironment:
     cpu: bool = False
     debug: bool = False
     collective_timeout_seconds: float = DEFAULT_COLLECTIVE_TIMEOUT_SECONDS
-    config_file: str | None = None
 
     @property
     def is_launched(self) -> bool:
@@ -86,7 +84,6 @@ def read_environment(variables: Mapping[str, str] | None = None) -> LaunchEnviro
         cpu=source.flag("XACCEL_USE_CPU", "ACCELERATE_USE_CPU"),
         debug=source.flag("XACCEL_DEBUG_MODE", "ACCELERATE_DEBUG_MODE"),
         collective_timeout_seconds=source.seconds("XACCEL_COLLECTIVE_TIMEOUT_SECONDS", DEFAULT_COLLECTIVE_TIMEOUT_SECONDS),
-        config_file=source.text("XACCEL_CONFIG_FILE", "ACCELERATE_CONFIG_FILE"),
     )
 
 

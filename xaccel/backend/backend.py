@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from xaccel.backend.arrays import Arrays
+from xaccel.backend.collectives import Collectives
 from xaccel.backend.strategy import Strategy
 from xaccel.process.topology import ProcessTopology
 
@@ -36,6 +37,12 @@ class Backend(Protocol):
 
     def strategy(self, request: "StrategyRequest") -> Strategy:
         """The first strategy class that claims the request, built; `UnsupportedError` with the reason if it refuses."""
+
+    def collectives(self, topology: ProcessTopology) -> Collectives:
+        """Collectives between the processes, before and without any strategy (`PartialState`)."""
+
+    def initial_seed(self) -> int:
+        """The seed that this process's default generator was last given (drawn at start where nobody gave one)."""
 
     def set_seed(self, seed: int, deterministic: bool = False) -> None:
         """Seed the framework's own generators."""

@@ -36,3 +36,6 @@ class Gradients(Protocol):
 
     def no_sync(self, model: Any) -> AbstractContextManager[None]:
         """Within it, backward leaves gradients local to each replica."""
+
+    def trigger_sync(self, model: Any) -> None:
+        """The next backward reduces the gradients of `model`, though its forward ran under `no_sync`."""
