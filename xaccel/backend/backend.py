@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from xaccel.backend.arrays import Arrays
@@ -12,6 +13,7 @@ from xaccel.process.topology import ProcessTopology
 if TYPE_CHECKING:
     from xaccel.accelerator import Accelerator
     from xaccel.backend.strategy import StrategyRequest
+    from xaccel.config.handlers import ProfileKwargs
     from xaccel.config.settings import Settings
     from xaccel.environment import LaunchEnvironment
     from xaccel.preparation.plan import Preparer
@@ -49,3 +51,6 @@ class Backend(Protocol):
 
     def empty_cache(self) -> None:
         """Give cached device memory back."""
+
+    def profile(self, handler: "ProfileKwargs", topology: ProcessTopology) -> AbstractContextManager[Any]:
+        """Profile a block with the framework's own profiler."""

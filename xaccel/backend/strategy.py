@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 from xaccel.backend.collectives import Collectives
 from xaccel.backend.feed import Feed
@@ -75,6 +75,7 @@ class Strategy(Protocol):
         """Drop references to prepared objects and device buffers that the strategy owns (`free_memory`)."""
 
 
+@runtime_checkable
 class UnevenInputs(Protocol):
     """A strategy under which processes may bring different numbers of batches."""
 

@@ -14,6 +14,7 @@ The machine decides; it never touches a gradient.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Protocol
 
 from xaccel.config.accumulation import GradientAccumulationPlugin
@@ -43,8 +44,17 @@ class Accumulation:
     def __init__(self, plugin: GradientAccumulationPlugin, loaders: ActiveLoader):
         self.plugin = plugin
         self.loaders = loaders
-        self.num_steps = plugin.num_steps
         self.sync_gradients = True
+        self.micro_step = 0
+
+    @property
+    def num_steps(self) -> int:
+        """Micro-steps a window."""
+        return self.plugin.num_steps
+
+    def set_num_steps(self, value: int) -> None:
+        """Change the window's length; counting starts anew."""
+        self.plugin = dataclasses.replace(self.plugin, num_steps=value)
         self.micro_step = 0
 
     @property
