@@ -1,0 +1,5 @@
+"""`python -m xaccel.cli`."""
+
+from xaccel.cli import main
+
+main()
