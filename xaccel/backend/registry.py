@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import sys
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
 from typing import Any
 
 from xaccel.backend.backend import Backend
@@ -45,21 +46,27 @@ def load_backend(name: str) -> Backend:
         raise BackendNotFoundError(f"backend {name!r} cannot be imported ({error}): pip install 'xaccel[{name}]'") from error
 
 
-def choose_backend(name: str | None) -> Backend:
-    """The backend of that name, or without a name the preferred one that is installed.
+def choose_name(name: str | None) -> str:
+    """The name of the backend to use, without importing it: the one given, else the preferred one whose framework is installed.
+
+    An adapter's framework is looked for under the adapter's own name.
 
     Raises:
-        BackendNotFoundError: as `load_backend`, or no framework is installed at all.
+        BackendNotFoundError: no such adapter is registered, or no framework is installed.
     """
     if name is not None:
-        return load_backend(name)
-    reasons = []
-    for candidate in PREFERENCE:
-        try:
-            return load_backend(candidate)
-        except BackendNotFoundError as error:
-            reasons.append(str(error))
-    raise BackendNotFoundError("no framework is installed: " + "; ".join(reasons))
+        if name not in _entries():
+            raise BackendNotFoundError(f"backend {name!r} is not registered: expected one of {', '.join(available())}")
+        return name
+    installed = next((candidate for candidate in PREFERENCE if find_spec(candidate) is not None), None)
+    if installed is None:
+        raise BackendNotFoundError(f"no framework is installed: pip install {' or '.join(repr(f'xaccel[{each}]') for each in PREFERENCE)}")
+    return installed
+
+
+def choose_backend(name: str | None) -> Backend:
+    """`load_backend(choose_name(name))`."""
+    return load_backend(choose_name(name))
 
 
 def owner_of(value: Any) -> Backend | None:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from xaccel.backend.registry import choose_backend
+from xaccel.backend.registry import choose_name
 from xaccel.environment import read_environment
 from xaccel.errors import XaccelError
 from xaccel.launch.processes import launch as start
@@ -42,7 +42,7 @@ def launch(
     Example: xaccel launch --backend torch --num_processes 2 train.py --epochs 3
     """
     try:
-        name = choose_backend(backend or read_environment().backend).name
+        name = choose_name(backend or read_environment().backend)
         request = LaunchRequest(
             backend=name,
             num_processes=num_processes,
