@@ -9,6 +9,7 @@
     ├── CollectiveError(RuntimeError)
     │   ├── CollectiveMismatchError(ValueError)     processes bring different shapes, dtypes or structures
     │   └── CollectiveTimeoutError(TimeoutError)    some processes never came
+    ├── LeafTypeError(TypeError)                a leaf of a nested structure is of a kind that the operation does not take
     ├── DataError(ValueError)                   a loader, sampler or batch that cannot be planned
     └── CheckpointError
         ├── CheckpointNotFoundError(FileNotFoundError)
@@ -59,6 +60,10 @@ class CollectiveMismatchError(CollectiveError, ValueError):
 
 class CollectiveTimeoutError(CollectiveError, TimeoutError):
     """Some processes did not come to a collective within the time limit."""
+
+
+class LeafTypeError(XaccelError, TypeError):
+    """A leaf of a nested structure is of a kind that the operation does not take."""
 
 
 class DataError(XaccelError, ValueError):
