@@ -11,7 +11,10 @@ from xaccel.checkpoint.records import TensorRecord, WantedTensor
 from xaccel.mesh.spec import Bounds
 
 ReadSlice = Callable[[str, Bounds], np.ndarray]
-"""(canonical name, bounds) -> that slice of the stored tensor, C-contiguous, in the *stored* dtype (ml_dtypes for bf16 and fp8)."""
+"""(canonical name, bounds) -> that slice of the stored tensor, C-contiguous, in the *stored* dtype (ml_dtypes for bf16 and fp8).
+
+`name` is a name of `wanted` (or one of its aliases). `KeyError` for a tensor that is not to be loaded (missing or mismatched under `strict=False`):
+leave that one as it is."""
 
 
 class ObjectState(Protocol):
