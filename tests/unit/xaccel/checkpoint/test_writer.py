@@ -152,7 +152,7 @@ def test_a_slice_of_another_dtype_than_described_is_refused(tmp_path):
         def read(self, name, bounds):
             return super().read(name, bounds).astype(np.float64)
 
-    with pytest.raises(CheckpointError, match="'a'.*F32.*float64"):
+    with pytest.raises(CheckpointError, match=r"'a'.*F32.*float64"):
         write_checkpoint(tmp_path / "c", [Section("model", Lying({"a": np.zeros(3, np.float32)}))], Manifest(), SoloCoordinator())
 
 
