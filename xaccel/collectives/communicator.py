@@ -35,6 +35,15 @@ class Communicator:
         self._topology = topology
         self._debug = debug
 
+    def is_array(self, value: Any) -> bool:
+        """Whether a leaf takes part in collectives."""
+        return self._arrays.is_array(value)
+
+    def first_rows(self, array: Any, num_rows: int, of_rows: int) -> Any:
+        """The first rows of an array that has `of_rows` rows; any other array as it is."""
+        shape = self._arrays.shape(array)
+        return self._arrays.narrow(array, 0, 0, num_rows) if shape and shape[0] == of_rows else array
+
     def gather(self, value: Any) -> Any:
         """Arrays `(b, ...)` of all processes joined in rank order, `(num_processes * b, ...)`; a 0-d array counts as `(1,)`.
 
