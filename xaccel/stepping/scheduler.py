@@ -76,8 +76,8 @@ class AcceleratedScheduler:
         return self.scheduler.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """The inverse of `state_dict`."""
-        self.scheduler.load_state_dict(state)
+        """The inverse of `state_dict`; what a schedule of the other framework does not say stays as it is."""
+        self.scheduler.load_state_dict({**self.scheduler.state_dict(), **state})
 
     def __getattr__(self, name: str) -> Any:
         # Everything else (`get_lr`, `print_lr`, `base_lrs`, …) is the wrapped scheduler's own.

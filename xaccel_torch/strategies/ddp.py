@@ -71,11 +71,12 @@ class DDP(SingleDevice):
         return wrapped
 
     def _wrap(self, model: torch.nn.Module) -> torch.nn.Module:
-        options = self._options.to_dict()
-        hook, wrapper, state_options = (options.pop(name) for name in ("comm_hook", "comm_wrapper", "comm_state_option"))
+        options = self._options.to_kwargs()
+        for name in ("comm_hook", "comm_wrapper", "comm_state_option"):
+            options.pop(name, None)
         device_ids = [self.topology.device] if self.topology.device_kind == "cuda" else None
         wrapped = DistributedDataParallel(model, device_ids=device_ids, output_device=device_ids[0] if device_ids else None, **options)
-        _register_hook(wrapped, DDPCommunicationHookType(hook), DDPCommunicationHookType(wrapper), state_options)
+        _register_hook(wrapped, self._options)
         return wrapped
 
     @contextmanager
@@ -89,9 +90,8 @@ class DDP(SingleDevice):
             yield
 
 
-def _register_hook(
-    model: DistributedDataParallel, hook: DDPCommunicationHookType, wrapper: DDPCommunicationHookType, state_options: dict[str, Any]
-) -> None:
+def _register_hook(model: DistributedDataParallel, options: DistributedDataParallelKwargs) -> None:
+    hook, wrapper = DDPCommunicationHookType(options.comm_hook), DDPCommunicationHookType(options.comm_wrapper)
     if hook is DDPCommunicationHookType.NO:
         if wrapper is not DDPCommunicationHookType.NO:
             raise UnsupportedError(f"DistributedDataParallelKwargs(comm_wrapper={wrapper.value!r}) wraps a comm_hook, and none is given")
@@ -101,5 +101,5 @@ def _register_hook(
         if wrapper not in _WRAPPERS:
             raise UnsupportedError(f"comm_wrapper={wrapper.value!r}: expected fp16 or bf16")
         function = _WRAPPERS[wrapper](function)
-    state = powerSGD_hook.PowerSGDState(None, **state_options) if hook in _STATEFUL else None
+    state = powerSGD_hook.PowerSGDState(None, **options.comm_state_option) if hook in _STATEFUL else None
     model.register_comm_hook(state, function)
