@@ -18,8 +18,17 @@ from xaccel_torch.roll_call import absent_processes
 
 Result = TypeVar("Result")
 
-# gloo and nccl refuse these; they travel as the bytes that they are, where only bytes move.
-_AS_BYTES = (torch.bool, torch.float8_e4m3fn, torch.float8_e5m2)
+# gloo and nccl refuse these; they travel as the bytes that they are, where elements only move.
+_AS_BYTES = (torch.bool, torch.float8_e4m3fn, torch.float8_e5m2, torch.int16, torch.uint16, torch.uint32, torch.uint64)
+
+# Types that no transport adds up; they are reduced in a wider type and come back in their own.
+_REDUCED_IN = {
+    torch.float8_e4m3fn: torch.float32,
+    torch.float8_e5m2: torch.float32,
+    torch.int16: torch.int32,
+    torch.uint16: torch.int32,
+    torch.uint32: torch.int64,
+}
 
 _REDUCE_OPS = {"sum": dist.ReduceOp.SUM, "mean": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
 
@@ -34,7 +43,9 @@ def _reducible(tensor: torch.Tensor, reduction: str) -> torch.Tensor:
         return tensor.to(torch.float64 if tensor.dtype in (torch.int64, torch.uint64) else torch.float32)
     if tensor.dtype is torch.bool:
         return tensor.to(torch.int64 if reduction == "sum" else torch.uint8)
-    return tensor
+    if reduction == "mean" and tensor.dtype in (torch.float16, torch.bfloat16):
+        return tensor.to(torch.float32)  # the sum of many may overflow, where their mean does not
+    return tensor.to(_REDUCED_IN[tensor.dtype]) if tensor.dtype in _REDUCED_IN else tensor
 
 
 class SoloCollectives:
@@ -166,8 +177,9 @@ def _typed(flat: torch.Tensor, dtype: str) -> torch.Tensor:
 def _finish(reduced: torch.Tensor, dtype: torch.dtype, reduction: str, scale: float, count: int) -> torch.Tensor:
     if reduction == "mean":
         reduced = reduced / count
-    if dtype is torch.bool and reduction in ("max", "min"):
-        reduced = reduced.to(torch.bool)
+    becomes_float = reduction == "mean" and not dtype.is_floating_point and not dtype.is_complex
+    if not becomes_float and not (dtype is torch.bool and reduction == "sum"):
+        reduced = reduced.to(dtype)
     return _scaled(reduced, scale)
 
 

@@ -117,7 +117,9 @@ class Communicator:
         columns = [tree.select(value, self._arrays.is_array)[0] for value in values]
         return put_back([self._arrays.concatenate([column[index] for column in columns], dim) for index in range(len(first))])
 
-    def send_to_device(self, value: Any, device: Any = None, non_blocking: bool = False, skip_keys: str | Sequence[str] | None = None) -> Any:
+    def send_to_device(
+        self, value: Any, device: Any = None, non_blocking: bool = False, skip_keys: str | Sequence[str] | None = None
+    ) -> Any:
         """Arrays moved to `device` (this process's where `None`); what stands under `skip_keys` stays."""
         skipped = {skip_keys} if isinstance(skip_keys, str) else set(skip_keys or ())
 
@@ -129,13 +131,21 @@ class Communicator:
         return move(value)
 
     def recursively_apply(
-        self, function: Callable[..., Any], data: Any, *args: Any, test_type: Callable[[Any], bool] | None = None, error_on_other_type: bool = False, **kwargs: Any
+        self,
+        function: Callable[..., Any],
+        data: Any,
+        *args: Any,
+        test_type: Callable[[Any], bool] | None = None,
+        error_on_other_type: bool = False,
+        **kwargs: Any,
     ) -> Any:
         """`function(leaf, *args, **kwargs)` on every leaf for which `test_type` holds (arrays by default)."""
         accepts = test_type or self._arrays.is_array
         for path, leaf in tree.leaves_with_paths(data) if error_on_other_type else ():
             if not accepts(leaf):
-                raise LeafTypeError(f"{getattr(function, '__name__', 'function')}: the leaf at {tree.path_name(path)} is a {type(leaf).__name__}, not an array")
+                raise LeafTypeError(
+                    f"{getattr(function, '__name__', 'function')}: the leaf at {tree.path_name(path)} is a {type(leaf).__name__}, not an array"
+                )
         return tree.map_leaves(lambda leaf: function(leaf, *args, **kwargs) if accepts(leaf) else leaf, data)
 
     def _select(self, operation: str, value: Any, with_sizes: bool = True) -> tuple[list[Any], Callable[[list[Any]], Any]]:

@@ -61,7 +61,12 @@ def send_to_device(tensor: Any, device: Any, non_blocking: bool = False, skip_ke
 
 
 def recursively_apply(
-    func: Callable[..., Any], data: Any, *args: Any, test_type: Callable[[Any], bool] | None = None, error_on_other_type: bool = False, **kwargs: Any
+    func: Callable[..., Any],
+    data: Any,
+    *args: Any,
+    test_type: Callable[[Any], bool] | None = None,
+    error_on_other_type: bool = False,
+    **kwargs: Any,
 ) -> Any:
     """`func` on every array leaf (or every leaf for which `test_type` holds)."""
     return _communicator().recursively_apply(func, data, *args, test_type=test_type, error_on_other_type=error_on_other_type, **kwargs)

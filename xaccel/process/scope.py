@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
+
 from xaccel.errors import ConfigurationError
 from xaccel.process.topology import ProcessTopology
 
@@ -143,13 +145,13 @@ def _part(inputs: Any, length: int, start: int, stop: int, missing: int) -> Any:
         parts = {key: _part(value, length, start, stop, missing) for key, value in inputs.items()}
         return parts if type(inputs) is dict else type(inputs)(parts)  # type: ignore[call-arg]
     if isinstance(inputs, (list, tuple)):
-        part = [*inputs[start:stop], *[inputs[-1]] * missing]
+        part = [*inputs[start:stop], *inputs[-1:] * missing]
         return part if isinstance(inputs, list) else tuple(part)
     indices = [*range(start, stop), *[length - 1] * missing]
     select = getattr(inputs, "select", None)
     if select is not None and getattr(inputs, "features", None) is not None:
         return select(indices)  # a 🤗 Dataset: indexing it would give a dict of columns
-    return inputs[start:stop] if not missing else inputs[indices]
+    return inputs[start:stop] if not missing else inputs[np.array(indices)]  # JAX refuses a list
 
 
 def _check_index(name: str, index: int | None, count: int) -> None:

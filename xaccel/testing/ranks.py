@@ -116,7 +116,9 @@ class RankPool:
                 log = Path(self._folder.name) / f"rank{index}.log"
                 with log.open("ab") as output:
                     command = [sys.executable, "-m", "xaccel.testing.ranks", address, str(index)]
-                    started.append((subprocess.Popen(command, env=environment, stdout=output, stderr=output, stdin=subprocess.DEVNULL), log))
+                    started.append(
+                        (subprocess.Popen(command, env=environment, stdout=output, stderr=output, stdin=subprocess.DEVNULL), log)
+                    )
             connections: dict[int, Connection] = {}
             for _ in started:
                 connection = listener.accept()
@@ -130,7 +132,11 @@ class RankPool:
         while waiting:
             ready = wait(list(waiting), timeout=max(0.0, deadline - time.monotonic()))
             if not ready:
-                self._fail(f"no answer within {timeout_seconds:g} s from rank(s) {sorted(waiting.values())}", answers, dump=sorted(waiting.values()))
+                self._fail(
+                    f"no answer within {timeout_seconds:g} s from rank(s) {sorted(waiting.values())}",
+                    answers,
+                    dump=sorted(waiting.values()),
+                )
             for connection in ready:
                 index = waiting.pop(connection)  # type: ignore[arg-type]
                 try:
