@@ -87,6 +87,12 @@ def read_environment(variables: Mapping[str, str] | None = None) -> LaunchEnviro
     )
 
 
+def cpu_pool_threads(variables: Mapping[str, str] | None = None) -> int:
+    """Threads of XLA's CPU pool in this process: `NPROC`, else the cores that it may use."""
+    given = _Variables(os.environ if variables is None else variables).integer("NPROC")
+    return given if given is not None else len(os.sched_getaffinity(0))
+
+
 class _Variables:
     """Typed look-ups: the first of several names that is set."""
 

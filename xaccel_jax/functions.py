@@ -1,7 +1,7 @@
 """A loss function as a key and inputs: a function made anew each step (a lambda over the batch) is the same program.
 
 A Python function is its code, its module's globals, and the values in its closure and defaults. Arrays among those are inputs of the
-compiled step; prepared models become the step's own; anything else is part of the key, by equality where it hashes, else by identity.
+compiled step; prepared models become the step's own; anything else, numbers included, is part of the key, by equality where it hashes, else by identity.
 """
 
 from __future__ import annotations
@@ -40,9 +40,14 @@ def static_key(value: Any) -> Any:
     return (type(value), value)
 
 
-def is_dynamic(value: Any) -> bool:
-    """Whether a leaf is an input of the program rather than part of it."""
-    return isinstance(value, (jax.Array, np.ndarray, np.generic, Lazy)) or (isinstance(value, (int, float, complex)) and not isinstance(value, bool))
+def is_array(value: Any) -> bool:
+    """Whether a leaf is an array, or will be."""
+    return isinstance(value, (jax.Array, np.ndarray, np.generic, Lazy))
+
+
+def is_number(value: Any) -> bool:
+    """Whether a leaf is a Python number (a bool is a switch, not a number)."""
+    return isinstance(value, (int, float, complex)) and not isinstance(value, bool)
 
 
 class FunctionParts:

@@ -1,0 +1,81 @@
+"""The door to JAX. See `xaccel.backend.backend.Backend`. Importing it touches no device."""
+
+from __future__ import annotations
+
+import gc
+from contextlib import AbstractContextManager
+from typing import Any
+
+import jax
+import optax
+from flax import nnx
+
+from xaccel.backend.strategy import StrategyRequest
+from xaccel.config.handlers import ProfileKwargs
+from xaccel.config.settings import Settings
+from xaccel.environment import LaunchEnvironment
+from xaccel.errors import UnsupportedError
+from xaccel.process.topology import ProcessTopology
+from xaccel_jax.accelerator import Accelerator
+from xaccel_jax.arrays import JaxArrays
+from xaccel_jax.collectives import SoloCollectives, make_collectives
+from xaccel_jax.launch import join
+from xaccel_jax.loaders import JaxLoaderPreparer
+from xaccel_jax.preparers import LossPreparer, ModelPreparer, OptimizerPreparer, SchedulerPreparer
+from xaccel_jax.profiling import profile
+from xaccel_jax.random import Seed
+from xaccel_jax.strategies.jit import Jit
+from xaccel_jax.strategies.single import SingleDevice
+
+
+class JaxBackend:
+    """One for a process."""
+
+    name = "jax"
+    accelerator_class = Accelerator
+
+    def __init__(self) -> None:
+        self.arrays = JaxArrays()
+        self.strategies = (Jit, SingleDevice)
+        self.preparers = (OptimizerPreparer(), ModelPreparer(), JaxLoaderPreparer(), LossPreparer(), SchedulerPreparer())
+        self._seed = Seed()
+        self._made_distributed = False
+
+    def owns(self, value: Any) -> bool:
+        return isinstance(value, (jax.Array, nnx.Module, optax.GradientTransformation))
+
+    def start(self, environment: LaunchEnvironment, settings: Settings) -> ProcessTopology:
+        topology, made = join(environment, settings)
+        self._made_distributed |= made
+        return topology
+
+    def stop(self) -> None:
+        if self._made_distributed:
+            jax.distributed.shutdown()
+        self._made_distributed = False
+
+    def strategy(self, request: StrategyRequest) -> SingleDevice:
+        chosen = next(each for each in self.strategies if each.claims(request))
+        reason = chosen.refuses(request)
+        if reason is not None:
+            raise UnsupportedError(reason)
+        return chosen(request)
+
+    def collectives(self, topology: ProcessTopology) -> Any:
+        return SoloCollectives() if topology.num_processes == 1 else make_collectives(topology)
+
+    def initial_seed(self) -> int:
+        return self._seed.value
+
+    def set_seed(self, seed: int, deterministic: bool = False) -> None:
+        """Where new streams begin. XLA's programs are deterministic on CPU and TPU; on GPU that takes a flag before start."""
+        if deterministic and jax.default_backend() == "gpu":
+            raise UnsupportedError("set_seed(deterministic=True): on GPU start with XLA_FLAGS=--xla_gpu_deterministic_ops=true; it cannot be switched on later")
+        self._seed.set(seed)
+
+    def empty_cache(self) -> None:
+        """Device buffers go with their arrays; XLA keeps no cache to give back."""
+        gc.collect()
+
+    def profile(self, handler: ProfileKwargs, topology: ProcessTopology) -> AbstractContextManager[Any]:
+        return profile(handler, topology)
