@@ -18,7 +18,7 @@ from xaccel.errors import UnsupportedError
 from xaccel.process.topology import ProcessTopology
 from xaccel_jax.accelerator import Accelerator
 from xaccel_jax.arrays import JaxArrays
-from xaccel_jax.collectives import SoloCollectives, make_collectives
+from xaccel_jax.collectives import JaxCollectives, SoloCollectives
 from xaccel_jax.launch import join
 from xaccel_jax.loaders import JaxLoaderPreparer
 from xaccel_jax.preparers import LossPreparer, ModelPreparer, OptimizerPreparer, SchedulerPreparer
@@ -40,12 +40,14 @@ class JaxBackend:
         self.preparers = (OptimizerPreparer(), ModelPreparer(), JaxLoaderPreparer(), LossPreparer(), SchedulerPreparer())
         self._seed = Seed()
         self._made_distributed = False
+        self._timeout_seconds = 1800.0
 
     def owns(self, value: Any) -> bool:
         return isinstance(value, (jax.Array, nnx.Module, optax.GradientTransformation))
 
     def start(self, environment: LaunchEnvironment, settings: Settings) -> ProcessTopology:
         topology, made = join(environment, settings)
+        self._timeout_seconds = settings.collective_timeout_seconds
         self._made_distributed |= made
         return topology
 
@@ -62,7 +64,7 @@ class JaxBackend:
         return chosen(request)
 
     def collectives(self, topology: ProcessTopology) -> Any:
-        return SoloCollectives() if topology.num_processes == 1 else make_collectives(topology)
+        return SoloCollectives() if topology.num_processes == 1 else JaxCollectives(topology, self._timeout_seconds)
 
     def initial_seed(self) -> int:
         return self._seed.value

@@ -41,7 +41,7 @@ def source_of(loader: Any, context: LoaderContext) -> Any:
     Raises:
         UnsupportedError: `even_batches=False` over several replicas without `drop_last`: global arrays have equal shards.
     """
-    source = MapSource(_planned(loader), context) if _is_planned(loader) else BatchStream(loader, context)
+    source = MapSource(_planned(loader), context) if _is_planned(loader) else BatchStream(loader, context, equal_rows=True)
     if not context.config.even_batches and context.replicas.num_replicas > 1 and not getattr(loader, "drop_last", False):
         raise UnsupportedError("even_batches=False: the rows of a global array divide evenly over the replicas; use drop_last=True, or even_batches=True")
     return source

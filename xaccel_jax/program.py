@@ -150,7 +150,7 @@ class StepProgram:
             if isinstance(leaf, Model):
                 kinds.append("model")
             elif is_array(leaf) or (place >= num_captured and is_number(leaf)):
-                inputs.append(asas_input(leaf))
+                inputs.append(as_input(leaf))
                 kinds.append("sharded" if is_sharded(inputs[-1]) else "input")
             else:
                 statics.append(leaf)

@@ -113,6 +113,8 @@ def jax_losses(run: Run) -> list[float]:
     import optax
     from flax import nnx
 
+    # First of all: in a run of several processes no device may be touched before it is joined.
+    accelerator, loader = accelerate("jax", run)
     dtype = jnp.dtype(run.dtype)
 
     class Net(nnx.Module):
@@ -139,7 +141,6 @@ def jax_losses(run: Run) -> list[float]:
     def loss_fn(model: Any, batch: dict[str, Any]) -> Any:
         return jnp.mean(optax.softmax_cross_entropy_with_integer_labels(model(batch["x"]), batch["y"]))
 
-    accelerator, loader = accelerate("jax", run)
     model, optimizer = accelerator.prepare(model, optimizer)
     result = loop(accelerator, model, optimizer, loader, loss_fn, run)
     accelerator.free_memory()
