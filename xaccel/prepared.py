@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from xaccel.preparation.plan import PreparationPlan, Role
+if TYPE_CHECKING:
+    from xaccel.preparation.plan import PreparationPlan, Role
 
 
 class Prepared:

@@ -171,7 +171,7 @@ def _process_mesh() -> Mesh:
     return Mesh(np.array([first[index] for index in sorted(first)]), ("process",))
 
 
-def _move(arrays: list[jax.Array], on_rows: Callable[..., Any]) -> list[jax.Array]:
+def _move(arrays: Sequence[jax.Array], on_rows: Callable[..., Any]) -> list[jax.Array]:
     """Stack every process's arrays as rows `(num_processes, ...)`, apply `on_rows` to each, and give the results, on this process's device."""
     mesh = _process_mesh()
     mine = mesh.local_devices[0]
@@ -229,7 +229,7 @@ def _row(rows: list[jax.Array], replicated: NamedSharding, index: int) -> list[j
 
 
 def _reduce_rows(rows: list[jax.Array], replicated: NamedSharding, reduction: str, scale: float) -> list[jax.Array]:
-    combine = {"sum": jnp.sum, "mean": jnp.sum, "max": jnp.max, "min": jnp.min}[reduction]
+    combine: Any = {"sum": jnp.sum, "mean": jnp.sum, "max": jnp.max, "min": jnp.min}[reduction]
     working = [_working(row, reduction) for row in rows]
 
     def move(flat: jax.Array) -> jax.Array:
@@ -243,7 +243,7 @@ def _reduce_rows(rows: list[jax.Array], replicated: NamedSharding, reduction: st
 def _working(row: jax.Array, reduction: str) -> jax.Array:
     """In the type in which the reduction is meant: counts of bools, means of integers as floats, narrow floats added in float32."""
     if row.dtype == jnp.bool_:
-        return row.astype(_mean_dtype(row) if reduction == "mean" else jnp.int64 if jax.config.jax_enable_x64 else jnp.int32)
+        return row.astype(_mean_dtype(row) if reduction == "mean" else jax.dtypes.canonicalize_dtype(np.int64))
     if reduction == "mean" and jnp.issubdtype(row.dtype, jnp.integer):
         return row.astype(_mean_dtype(row))
     return row.astype(jnp.float32) if jnp.issubdtype(row.dtype, jnp.floating) and row.dtype.itemsize < 4 else row

@@ -10,13 +10,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from xaccel.data.batches import take_rows
 from xaccel.data.loader import LoaderContext, PlannedLoader
-from xaccel.data.source import ArrayLoader, BatchStream, MapSource
+from xaccel.data.source import ArrayLoader, BatchStream, MapSource, dispatching
 from xaccel.errors import UnsupportedError
 from xaccel.preparation.plan import Item, Role
-
-_LOADER_MODULES = ("torch", "torchdata", "grain", "datasets", "tensorflow", "tensorflow_datasets")
 
 
 class JaxLoaderPreparer:
@@ -41,50 +38,82 @@ def source_of(loader: Any, context: LoaderContext) -> Any:
     Raises:
         UnsupportedError: `even_batches=False` over several replicas without `drop_last`: global arrays have equal shards.
     """
-    source = MapSource(_planned(loader), context) if _is_planned(loader) else BatchStream(loader, context, equal_rows=True)
+    source = _map_source(loader, context) or BatchStream(loader, dispatching(context), equal_rows=True)
     if not context.config.even_batches and context.replicas.num_replicas > 1 and not getattr(loader, "drop_last", False):
-        raise UnsupportedError("even_batches=False: the rows of a global array divide evenly over the replicas; use drop_last=True, or even_batches=True")
+        raise UnsupportedError(
+            "even_batches=False: the rows of a global array divide evenly over the replicas; use drop_last=True, or even_batches=True"
+        )
     return source
 
 
-def _is_planned(loader: Any) -> bool:
-    return isinstance(loader, ArrayLoader) or _is_standard_torch_loader(loader)
+def _map_source(loader: Any, context: LoaderContext) -> MapSource | None:
+    if isinstance(loader, ArrayLoader):
+        return MapSource(loader, context)
+    return TorchMapSource(loader, context) if _is_standard_torch_loader(loader, context) else None
 
 
-def _planned(loader: Any) -> ArrayLoader:
-    return loader if isinstance(loader, ArrayLoader) else _TorchDataset(loader)
-
-
-def _is_standard_torch_loader(loader: Any) -> bool:
+def _is_standard_torch_loader(loader: Any, context: LoaderContext) -> bool:
     """Whether it is a torch `DataLoader` that reads a map-style dataset in order or shuffled, which the core's plan can do."""
-    if type(loader).__module__.partition(".")[0] != "torch":
+    if type(loader).__module__.partition(".")[0] != "torch" or type(getattr(loader, "batch_sampler", None)).__name__ != "BatchSampler":
         return False
-    samplers = (type(getattr(loader, "sampler", None)).__name__, type(getattr(loader, "batch_sampler", None)).__name__)
-    return samplers[0] in ("RandomSampler", "SequentialSampler") and samplers[1] == "BatchSampler"
+    sampler = loader.sampler
+    if type(sampler).__name__ == "SequentialSampler":
+        return True
+    plain = type(sampler).__name__ == "RandomSampler" and not sampler.replacement and len(sampler) == len(sampler.data_source)
+    return plain and context.config.use_seedable_sampler
 
 
-class _TorchDataset(ArrayLoader):
-    """A torch `DataLoader`'s dataset read by the core's plan, with its own `collate_fn`."""
+class _TorchPlan(ArrayLoader):
+    """What the plan asks of a torch `DataLoader`."""
 
     def __init__(self, loader: Any):
-        self.loader = loader
-        self.num_samples = len(loader.dataset)
+        self.dataset = loader.dataset
+        self.num_samples = len(loader.sampler)
         self.batch_size = loader.batch_size
         self.shuffle = type(loader.sampler).__name__ == "RandomSampler"
         self.drop_last = loader.drop_last
-        self.dataset = _Rows(loader.dataset, loader.collate_fn)
+        generator = loader.sampler.generator if self.shuffle else None
+        self.seed = None if generator is None else generator.initial_seed() % 2**63
 
 
-class _Rows:
-    """Looks like one array of samples: indexing by many rows reads and collates them."""
+class TorchMapSource(MapSource):
+    """A torch `DataLoader` read in the core's order, by its own workers and `collate_fn`; a batch has the rows of all local replicas."""
 
-    def __init__(self, dataset: Any, collate: Any):
-        self._dataset = dataset
-        self._collate = collate
-        self.shape = (len(dataset),)
+    def __init__(self, loader: Any, context: LoaderContext):
+        super().__init__(_TorchPlan(loader), context)
+        self.loader = loader
+        self._batches: list[list[int]] = []
+        self._read = type(loader)(
+            loader.dataset,
+            batch_sampler=_Fixed(self._batches),
+            num_workers=loader.num_workers,
+            collate_fn=loader.collate_fn,
+            timeout=loader.timeout,
+            worker_init_fn=loader.worker_init_fn,
+            multiprocessing_context=loader.multiprocessing_context,
+            generator=loader.generator,
+            prefetch_factor=loader.prefetch_factor,
+            persistent_workers=loader.persistent_workers,
+        )
 
-    def __getitem__(self, rows: Any) -> Any:
-        return self._collate([self._dataset[int(row)] for row in rows])
+    def read(self, batches: Iterable[np.ndarray]) -> Iterator[Any]:
+        self._batches[:] = [indices.tolist() for indices in batches]
+        return iter(self._read)
+
+    def set_epoch(self, epoch: int) -> None:
+        tell = getattr(self.dataset, "set_epoch", None)
+        if callable(tell):
+            tell(epoch)
 
 
-__all__ = ["JaxLoaderPreparer", "source_of", "take_rows"]
+class _Fixed:
+    """A batch sampler over a list that is filled before each pass."""
+
+    def __init__(self, batches: list[list[int]]):
+        self._batches = batches
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return iter(list(self._batches))
+
+    def __len__(self) -> int:
+        return len(self._batches)

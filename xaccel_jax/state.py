@@ -11,7 +11,7 @@ import numpy as np
 from jax.sharding import NamedSharding
 
 from xaccel import tree
-from xaccel.backend.state import ReadSlice
+from xaccel.checkpoint.object_state import ReadSlice
 from xaccel.checkpoint.array_state import ArrayState
 from xaccel.checkpoint.chunks import full_bounds
 from xaccel.checkpoint.ownership import assign_owners

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 from collections.abc import Iterator
 from itertools import islice, tee
 from typing import Any
@@ -15,8 +14,8 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSa
 from xaccel.data.loader import LoaderContext, PlannedLoader
 from xaccel.data.order import epoch_order
 from xaccel.data.plan import EpochPlan, global_batch_size
-from xaccel.data.rounds import HostBatch, StreamOptions, dispatch, sample_rounds
-from xaccel.data.source import ArrayLoader, BatchStream, MapSource, host_batch, zip_rounds
+from xaccel.data.rounds import HostBatch, StreamOptions, agreed, dispatch, sample_rounds
+from xaccel.data.source import ArrayLoader, BatchStream, MapSource, dispatching, host_batch, zip_rounds
 from xaccel.errors import DataError
 from xaccel.preparation.plan import Item, Role
 
@@ -38,20 +37,17 @@ def source_of(loader: Any, context: LoaderContext) -> Any:
     if isinstance(loader, ArrayLoader):
         return MapSource(loader, context)
     if isinstance(loader.dataset, IterableDataset):
-        return BatchStream(_ReadyBatches(loader), _dispatching(context)) if loader.batch_size is None else SampleStream(loader, _dispatching(context))
+        return (
+            BatchStream(_ReadyBatches(loader), dispatching(context))
+            if loader.batch_size is None
+            else SampleStream(loader, dispatching(context))
+        )
     return SampledBatches(loader, context) if _is_standard(loader) else GivenBatches(loader, context)
 
 
 def _is_standard(loader: DataLoader[Any]) -> bool:
     """Whether batches are consecutive samples of the sampler, so that the core's plan may cut them."""
     return type(loader.batch_sampler) is BatchSampler
-
-
-def _dispatching(context: LoaderContext) -> LoaderContext:
-    """For a stream, dispatching is the default, as in the page's library."""
-    if context.config.dispatch_batches is not None:
-        return context
-    return dataclasses.replace(context, config=dataclasses.replace(context.config, dispatch_batches=True))
 
 
 def _reader(loader: DataLoader[Any], **replaced: Any) -> DataLoader[Any]:
@@ -96,7 +92,9 @@ class _MapStyle:
         self._even_batches = context.config.even_batches
         self._indices = _Indices()
         auto_collation = loader.batch_size is not None or loader.batch_sampler is not None
-        self._read = _reader(loader, **({"batch_sampler": self._indices} if auto_collation else {"sampler": self._indices, "batch_size": None}))
+        self._read = _reader(
+            loader, **({"batch_sampler": self._indices} if auto_collation else {"sampler": self._indices, "batch_size": None})
+        )
 
     def set_epoch(self, epoch: int) -> None:
         batch_sampler = self.loader.batch_sampler
@@ -122,7 +120,9 @@ class SampledBatches(_MapStyle):
     def __init__(self, loader: DataLoader[Any], context: LoaderContext):
         super().__init__(loader, context)
         assert loader.batch_size is not None, "a standard batch sampler has a batch size"
-        self.total_batch_size: int | None = global_batch_size(loader.batch_size, context.replicas.num_replicas, context.config.split_batches)
+        self.total_batch_size: int | None = global_batch_size(
+            loader.batch_size, context.replicas.num_replicas, context.config.split_batches
+        )
         self.num_samples: int | None = len(loader.sampler)  # type: ignore[arg-type]
         self._plan(self.num_samples, 0)
 
@@ -168,7 +168,12 @@ class GivenBatches(_MapStyle):
         self._batch_size: int | None = getattr(self._batches, "batch_size", None)
         self.total_batch_size: int | None = None
         self.num_samples: int | None = None
-        if context.config.even_batches and self._batch_size is None and context.replicas.num_replicas > 1 and loader.batch_sampler is not None:
+        if (
+            context.config.even_batches
+            and self._batch_size is None
+            and context.replicas.num_replicas > 1
+            and loader.batch_sampler is not None
+        ):
             raise DataError(
                 f"even_batches needs a batch_size, and {type(self._batches).__name__} has none: set DataLoaderConfiguration(even_batches=False) or give it one"
             )
@@ -196,7 +201,7 @@ class GivenBatches(_MapStyle):
             real = sum(map(len, held))
             if getattr(self._batches, "drop_last", False) and len(held) < count:
                 return
-            if self._even_batches and count > 1:
+            if self._even_batches and count > 1 and start + count >= len(given):
                 held = _filled(held, count, self._batch_size or 1, everything)
             total = sum(map(len, held))
             yield (held[own] if own < len(held) else []), real, real if total > real else -1, total
@@ -219,15 +224,15 @@ class GivenBatches(_MapStyle):
 
 
 def _filled(held: list[list[Any]], count: int, batch_size: int, everything: list[Any]) -> list[list[Any]]:
-    """The round with every replica's batch at full size, filled from the beginning of the epoch."""
-    filler = 0
-    full = []
-    for batch in held + [[]] * (count - len(held)):
-        missing = max(0, batch_size - len(batch))
-        # A sampler of varying sizes keeps its own: only batches at the end of the epoch are short.
-        full.append(batch + [everything[(filler + index) % len(everything)] for index in range(missing)])
-        filler += missing
-    return full
+    """The epoch's last round with a batch for every replica, filled from the beginning of the epoch, behind all rows that are real."""
+    missing = max(0, batch_size - len(held[-1]))
+    sizes = [missing] + [batch_size] * (count - len(held))
+    filler = [everything[index % len(everything)] for index in range(sum(sizes))]
+    return [
+        *held[:-1],
+        held[-1] + filler[:missing],
+        *(filler[start : start + batch_size] for start in range(missing, len(filler), batch_size)),
+    ]
 
 
 def _rounds_before(planned: list[tuple[list[Any], int, int, int]], position: int) -> int:
@@ -274,19 +279,24 @@ class SampleStream:
     def rounds(self, epoch: int, position: int) -> Iterator[HostBatch]:
         context = self._context
         if context.topology.num_processes == 1 or not context.config.dispatch_batches:
-            yield from self._rounds_for(context.replicas.local_replicas, iter(self._read), position)
+            own = self._rounds_for(context.replicas.local_replicas, iter(self._read), position)
+            yield from agreed(own, context.collectives) if self._even_batches and context.topology.num_processes > 1 else own
             return
         shares = context.collectives.gather_objects(context.replicas.local_replicas)
         read = self._shared(shares, position) if context.topology.process_index == 0 else None
-        yield from dispatch(read, shares, context.topology.process_index, context.collectives)
+        yield from dispatch(read, context.topology.process_index, context.collectives)
 
-    def _shared(self, shares: list[tuple[int, ...]], position: int) -> Iterator[HostBatch]:
+    def _shared(self, shares: list[tuple[int, ...]], position: int) -> Iterator[list[HostBatch | None]]:
         streams = tee(iter(self._read), len(shares))
         return zip_rounds([self._rounds_for(share, stream, position) for share, stream in zip(shares, streams, strict=True)])
 
     def _rounds_for(self, replicas: tuple[int, ...], samples: Iterator[Any], position: int) -> Iterator[HostBatch]:
         options = StreamOptions(
-            num_replicas=self._context.replicas.num_replicas, replicas=replicas, even_batches=self._even_batches, drop_last=self.loader.drop_last
+            num_replicas=self._context.replicas.num_replicas,
+            replicas=replicas,
+            even_batches=self._even_batches,
+            drop_last=self.loader.drop_last,
+            full_batches=not self._context.config.dispatch_batches,
         )
         rows = self._global // self._context.replicas.num_replicas
         return sample_rounds(islice(samples, position, None), rows, self.loader.collate_fn, options)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from xaccel import tree
-from xaccel.backend.state import ReadSlice
+from xaccel.checkpoint.object_state import ReadSlice
 from xaccel.checkpoint.array_state import ArrayState
 from xaccel.checkpoint.chunks import full_bounds
 from xaccel.checkpoint.names import is_derived

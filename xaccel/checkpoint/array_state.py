@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from xaccel.backend.state import ReadSlice
+from xaccel.checkpoint.object_state import ReadSlice
 from xaccel.checkpoint.chunks import full_bounds
 from xaccel.checkpoint.records import TensorRecord, WantedTensor
 from xaccel.checkpoint.safetensors_file import dtype_tag

@@ -18,7 +18,7 @@ from xaccel.checkpoint.chunks import byte_runs, extents, full_bounds, intersect,
 from xaccel.checkpoint.index import Index, bounds_of_index
 from xaccel.checkpoint.manifest import ChunkEntry, Manifest, TensorEntry
 from xaccel.checkpoint.records import TensorRecord
-from xaccel.checkpoint.safetensors_file import Header, header_length, item_size, numpy_dtype, parse_header
+from xaccel.checkpoint.safetensors_file import Header, byte_view, header_length, item_size, numpy_dtype, parse_header
 from xaccel.checkpoint.storage import LocalStorage, Storage
 from xaccel.errors import CheckpointNotFoundError, CorruptCheckpointError
 from xaccel.mesh.spec import Bounds
@@ -136,7 +136,7 @@ class LazyTensor:
             raise IndexError(f"slice {bounds} of tensor {self.name!r} is not inside its shape {self.shape}")
         start = self._data_start()
         array = np.empty(extents(bounds), self.dtype)
-        self._fill(memoryview(array.reshape(-1).view(np.uint8)), bounds, start)
+        self._fill(byte_view(array), bounds, start)
         for chunk in self.entry.chunks:
             if intersect(chunk.bounds, bounds) == chunk.bounds:
                 self._compare(chunk, _part(array, relative(chunk.bounds, bounds)))
@@ -167,7 +167,7 @@ class LazyTensor:
                 position += length
 
     def _compare(self, chunk: ChunkEntry, data: np.ndarray) -> None:
-        found = xxhash.xxh3_64_hexdigest(memoryview(np.ascontiguousarray(data).reshape(-1).view(np.uint8)))
+        found = xxhash.xxh3_64_hexdigest(byte_view(data))
         if found != chunk.xxh3_64:
             raise CorruptCheckpointError(
                 f"{self._files.folder / self.entry.file}: tensor {self.name!r}, slice {chunk.bounds}: hash {found}, expected {chunk.xxh3_64}; "

@@ -135,6 +135,13 @@ def dtype_tag(name: str) -> str:
     return _TAGS[name]
 
 
+def byte_view(array: np.ndarray) -> memoryview:
+    """The elements' bytes in C order; the array's own memory where it is C-contiguous."""
+    import numpy as np
+
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+
+
 def byte_size(shape: Sequence[int], tag: str) -> int:
     """Bytes of a whole tensor."""
     return math.prod(shape) * item_size(tag)

@@ -24,7 +24,7 @@ from xaccel.checkpoint.leftovers import Reservation, sweep
 from xaccel.checkpoint.manifest import MANIFEST_NAME, ChunkEntry, Manifest, TensorEntry
 from xaccel.checkpoint.plan import Section, SectionPlan, merge_sizes, plan_digest, plan_section, total_bytes
 from xaccel.checkpoint.records import TensorRecord
-from xaccel.checkpoint.safetensors_file import item_size, numpy_dtype
+from xaccel.checkpoint.safetensors_file import byte_view, item_size, numpy_dtype
 from xaccel.checkpoint.storage import LocalStorage, Storage
 from xaccel.errors import CheckpointError, CheckpointSpaceError
 from xaccel.mesh.spec import Bounds
@@ -286,4 +286,4 @@ def slice_bytes(array: np.ndarray, bounds: Bounds, record: TensorRecord, stem: s
         raise CheckpointError(
             f"tensor {record.name!r} of {stem!r}: slice {bounds} of {record.dtype} was expected as shape {extents(bounds)}, came as {array.dtype} {array.shape}"
         )
-    return memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+    return byte_view(array)

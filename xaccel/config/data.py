@@ -34,4 +34,6 @@ class DataLoaderConfiguration:
 
     def __post_init__(self) -> None:
         if self.use_stateful_dataloader:
-            raise UnsupportedError("use_stateful_dataloader: prepared loaders keep their own position here; torchdata's loader is not in this version")
+            raise UnsupportedError(
+                "use_stateful_dataloader: prepared loaders keep their own position here; torchdata's loader is not in this version"
+            )

@@ -60,5 +60,7 @@ def _named(key: Any, parts: list[Any]) -> Any:
 def _joined(arrays: Sequence[Any]) -> np.ndarray:
     shapes = [tuple(array.shape) for array in arrays]
     if len({shape[1:] for shape in shapes}) > 1:
-        raise DataError(f": the replicas' batches have shapes {shapes}; one process feeds them all, so all dims but the first must agree: pad them")
+        raise DataError(
+            f": the replicas' batches have shapes {shapes}; one process feeds them all, so all dims but the first must agree: pad them"
+        )
     return np.concatenate([np.asarray(array) for array in arrays])

@@ -69,11 +69,13 @@ class Progress:
         epoch: the epoch being iterated, or to come.
         consumed: samples of it given to the user, over all replicas.
         resume_at: where the next pass begins, after `load_state_dict`.
+        ended: whether the batch last given was the last of the epoch.
     """
 
     epoch: int = 0
     consumed: int = 0
     resume_at: int = 0
+    ended: bool = False
 
 
 class PlannedLoader:
@@ -97,7 +99,7 @@ class PlannedLoader:
     def __iter__(self) -> Iterator[Any]:
         progress, start, complete = self._progress, self._start(), False
         self.end_of_dataloader, self.remainder = False, -1
-        progress.consumed, progress.resume_at = start, 0
+        progress.consumed, progress.resume_at, progress.ended = start, 0, False
         self._source.set_epoch(progress.epoch)
         self._context.active.push(self)
         try:
@@ -107,8 +109,8 @@ class PlannedLoader:
         finally:
             self._context.active.pop(self)
             # A loop left by `break` in its last batch has seen the whole epoch; one left earlier begins the same epoch again.
-            if complete or self.end_of_dataloader:
-                progress.epoch, progress.consumed = progress.epoch + 1, 0
+            if complete or progress.ended:
+                progress.epoch, progress.consumed, progress.ended = progress.epoch + 1, 0, False
 
     def _start(self) -> int:
         # Skipping counts from the beginning of the epoch: scripts skip what a checkpoint says was done, and `load_state` may have been there already.
@@ -126,6 +128,7 @@ class PlannedLoader:
     def _give(self, host: HostBatch) -> Any:
         placed = self._context.feed.place(host.batch, self._context.replicas) if self._context.device_placement else host.batch
         self._progress.consumed += host.num_real
+        self._progress.ended = host.is_last
         self.end_of_dataloader, self.remainder, self.global_rows = host.is_last, host.remainder, host.global_rows
         self._context.active.advance(self)
         return placed
@@ -160,13 +163,13 @@ class PlannedLoader:
     def set_epoch(self, epoch: int) -> None:
         """The next pass is that of `epoch`; also told to sampler, batch sampler and dataset."""
         if epoch != self._progress.epoch:
-            self._progress.epoch, self._progress.consumed, self._progress.resume_at = epoch, 0, 0
+            self._progress.epoch, self._progress.consumed, self._progress.resume_at, self._progress.ended = epoch, 0, 0, False
         self._source.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """Seed, epoch and samples consumed over all replicas; at the end of an epoch the beginning of the next."""
         progress = self._progress
-        if self.end_of_dataloader and progress.consumed > 0:
+        if progress.ended:
             return {"seed": self._context.seed, "epoch": progress.epoch + 1, "samples": 0}
         return {"seed": self._context.seed, "epoch": progress.epoch, "samples": progress.resume_at or progress.consumed}
 
@@ -182,7 +185,7 @@ class PlannedLoader:
         self._context = dataclasses.replace(self._context, seed=state["seed"])
         self._source = self._source_with_seed(state["seed"])
         progress = self._progress
-        progress.epoch, progress.consumed, progress.resume_at = state["epoch"], 0, state["samples"]
+        progress.epoch, progress.consumed, progress.resume_at, progress.ended = state["epoch"], 0, state["samples"], False
         self.end_of_dataloader = False
 
     def _source_with_seed(self, seed: int) -> Source:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -39,42 +39,46 @@ class StreamOptions:
         num_replicas: replicas of the run.
         replicas: those whose rows are wanted, ascending.
         even_batches, drop_last: what happens at the end.
+        full_batches: an incomplete round of samples is filled to full batches, not only until it divides over the replicas.
+        equal_rows: a short ready batch is filled too, since one global array holds the rows of all replicas.
     """
 
     num_replicas: int
     replicas: tuple[int, ...]
     even_batches: bool = True
     drop_last: bool = False
+    full_batches: bool = True
+    equal_rows: bool = False
 
 
 def sample_rounds(samples: Iterable[Any], rows_per_replica: int, collate: Collate, options: StreamOptions) -> Iterator[HostBatch]:
     """Rounds of consecutive samples, each replica's rows collated."""
-    stream, size = iter(samples), rows_per_replica * options.num_replicas
+    return with_end(_sample_rounds(iter(samples), rows_per_replica, collate, options))
+
+
+def _sample_rounds(stream: Iterator[Any], rows_per_replica: int, collate: Collate, options: StreamOptions) -> Iterator[HostBatch]:
+    size = rows_per_replica * options.num_replicas
     first: list[Any] = []
-    held = list(islice(stream, size))
-    while held:
-        following = list(islice(stream, size)) if len(held) == size else []
+    while held := list(islice(stream, size)):
+        if len(held) < size and options.drop_last:
+            return
         first = first or held
-        if len(held) == size or not options.drop_last:
-            # The last full round is the last one if what follows will be dropped.
-            is_last = not following or (options.drop_last and len(following) < size)
-            made = _round_of_samples(held, first, rows_per_replica, collate, options, is_last)
-            if made is not None:
-                yield made
-        held = following
+        made = _round_of_samples(held, first, rows_per_replica, collate, options)
+        if made is not None:
+            yield made
 
 
 def _round_of_samples(
-    held: list[Any], first: list[Any], rows_per_replica: int, collate: Collate, options: StreamOptions, is_last: bool
+    held: list[Any], first: list[Any], rows_per_replica: int, collate: Collate, options: StreamOptions
 ) -> HostBatch | None:
-    size = rows_per_replica * options.num_replicas
-    real = len(held)
-    rows = held + [first[index % len(first)] for index in range(size - real)] if options.even_batches else held
-    parts = [rows[replica * rows_per_replica : (replica + 1) * rows_per_replica] for replica in options.replicas]
+    real, fills = len(held), options.even_batches and options.num_replicas > 1
+    each = -(-real // options.num_replicas) if fills and not options.full_batches else rows_per_replica
+    rows = held + [first[index % len(first)] for index in range(each * options.num_replicas - real)] if fills else held
+    parts = [rows[replica * each : (replica + 1) * each] for replica in options.replicas]
     filled = [collate(part) for part in parts if part]
     if not filled:
         return None
-    return HostBatch(concatenate_rows(filled), real, real if real < len(rows) else -1, len(rows), is_last)
+    return HostBatch(concatenate_rows(filled), real, real if real < len(rows) else -1, len(rows), is_last=False)
 
 
 def batch_rounds(batches: Iterable[Any], options: StreamOptions, split: bool = False) -> Iterator[HostBatch]:
@@ -82,47 +86,81 @@ def batch_rounds(batches: Iterable[Any], options: StreamOptions, split: bool = F
 
     A batch is handed on as it is; where a round is incomplete, replicas without a batch get the epoch's first ones again.
     """
-    stream = iter(batches)
+    return with_end(_batch_rounds(iter(batches), options, split))
+
+
+def _batch_rounds(stream: Iterator[Any], options: StreamOptions, split: bool) -> Iterator[HostBatch]:
     take = 1 if split else options.num_replicas
     first: list[Any] = []
-    held = list(islice(stream, take))
-    while held:
-        following = list(islice(stream, take)) if len(held) == take else []
+    while held := list(islice(stream, take)):
+        if len(held) < take and options.drop_last:
+            return
         first = first or held
-        if len(held) == take or not options.drop_last:
-            is_last = not following or (options.drop_last and len(following) < take)
-            made = _split_batch(held[0], options, is_last) if split else _round_of_batches(held, first, options, is_last)
-            if made is not None:
-                yield made
-        held = following
+        made = _split_batch(held[0], options) if split else _round_of_batches(held, first, options)
+        if made is not None:
+            yield made
 
 
-def _round_of_batches(held: list[Any], first: list[Any], options: StreamOptions, is_last: bool) -> HostBatch | None:
-    given = held + [first[index % len(first)] for index in range(options.num_replicas - len(held))] if options.even_batches else held
+def _round_of_batches(held: list[Any], first: list[Any], options: StreamOptions) -> HostBatch | None:
+    real = sum(num_rows(batch) or 1 for batch in held)
+    given = list(held)
+    if options.even_batches and options.num_replicas > 1:
+        if options.equal_rows:
+            given[-1] = _lengthened(given[-1], first[0])
+        given += [first[index % len(first)] for index in range(options.num_replicas - len(held))]
     own = [given[replica] for replica in options.replicas if replica < len(given)]
     if not own:
         return None
-    real = sum(num_rows(batch) or 1 for batch in held)
     total = sum(num_rows(batch) or 1 for batch in given)
-    return HostBatch(concatenate_rows(own), real, real if len(given) > len(held) else -1, total, is_last)
+    return HostBatch(concatenate_rows(own), real, real if total > real else -1, total, is_last=False)
 
 
-def _split_batch(batch: Any, options: StreamOptions, is_last: bool) -> HostBatch | None:
+def _lengthened(batch: Any, first: Any) -> Any:
+    """A short batch filled up with rows of the epoch's first one, to as many rows as that has."""
+    have, want = num_rows(batch) or 0, num_rows(first) or 0
+    return batch if have >= want else concatenate_rows([batch, take_rows(first, range(want - have))])
+
+
+def _split_batch(batch: Any, options: StreamOptions) -> HostBatch | None:
     real = num_rows(batch) or 0
     each = -(-real // options.num_replicas)
     total = each * options.num_replicas if options.even_batches else real
     wanted = [row for replica in options.replicas for row in range(replica * each, min((replica + 1) * each, total))]
     if not wanted:
         return None
-    return HostBatch(take_rows(batch, [row % real for row in wanted]), real, real if total > real else -1, total, is_last)
+    return HostBatch(take_rows(batch, [row % real for row in wanted]), real, real if total > real else -1, total, is_last=False)
 
 
-def dispatch(rounds: Iterator[HostBatch] | None, replicas: Sequence[tuple[int, ...]], process_index: int, collectives: Any) -> Iterator[HostBatch]:
+def with_end(rounds: Iterator[HostBatch]) -> Iterator[HostBatch]:
+    """The same rounds, the last one marked: read one ahead, since only the stream knows its end."""
+    held = next(rounds, None)
+    while held is not None:
+        following = next(rounds, None)
+        yield held if following is not None else dataclasses.replace(held, is_last=True)
+        held = following
+
+
+def agreed(rounds: Iterator[HostBatch], collectives: Any) -> Iterator[HostBatch]:
+    """Rounds that every process reads by itself, ended on all when one of them ends: no process waits for a batch that never comes.
+
+    Args:
+        collectives: has `gather_objects`, called once for each round.
+    """
+    while True:
+        own = next(rounds, None)
+        last = collectives.gather_objects(None if own is None else own.is_last)
+        if own is None or None in last:
+            return
+        yield dataclasses.replace(own, is_last=any(last))
+        if any(last):
+            return
+
+
+def dispatch(rounds: Iterator[list[HostBatch | None]] | None, process_index: int, collectives: Any) -> Iterator[HostBatch]:
     """Rounds that process 0 reads and all receive; the end is agreed, since it is received too.
 
     Args:
-        rounds: on process 0 the rounds of *all* replicas, each batch a list with one entry for each process; elsewhere `None`.
-        replicas: the replicas of each process.
+        rounds: on process 0, for each round the part of every process, `None` for one without rows; elsewhere `None`.
         process_index: this process.
         collectives: has `broadcast_objects`.
     """
@@ -133,10 +171,13 @@ def dispatch(rounds: Iterator[HostBatch] | None, replicas: Sequence[tuple[int, .
             return
         if isinstance(received, BaseException):
             raise received
-        yield dataclasses.replace(received, batch=received.batch[process_index])
+        own = received[process_index]
+        if own is None:
+            return
+        yield own
 
 
-def _next_or_error(rounds: Iterator[HostBatch]) -> HostBatch | BaseException | None:
+def _next_or_error(rounds: Iterator[list[HostBatch | None]]) -> list[HostBatch | None] | BaseException | None:
     """The next round; an error of the user's dataset travels to every process, which would otherwise wait for ever."""
     try:
         return next(rounds, None)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Iterator, Mapping
-from itertools import tee
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import tee, zip_longest
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from xaccel.data.batches import take_rows
 from xaccel.data.loader import LoaderContext
 from xaccel.data.order import epoch_order
 from xaccel.data.plan import EpochPlan, global_batch_size
-from xaccel.data.rounds import HostBatch, StreamOptions, batch_rounds, dispatch
+from xaccel.data.rounds import HostBatch, StreamOptions, agreed, batch_rounds, dispatch
 from xaccel.errors import DataError
 from xaccel.tree import leaves_with_paths, path_name
 
@@ -47,6 +47,7 @@ class ArrayLoader:
         self.batch_size = batch_size
         self.shuffle = shuffle
         self.drop_last = drop_last
+        self.seed: int | None = None
         self._epoch = 0
 
     def __iter__(self) -> Iterator[Any]:
@@ -68,10 +69,11 @@ class MapSource:
     """
 
     def __init__(self, loader: ArrayLoader, context: LoaderContext):
-        self.loader = loader
+        self.loader: Any = loader
+        self._options = loader
         self.dataset = loader.dataset
         self.num_samples: int | None = loader.num_samples
-        self.seed = context.seed
+        self.seed = context.seed if loader.seed is None else loader.seed
         self._replicas = context.replicas
         self._even_batches = context.config.even_batches
         self.total_batch_size: int | None = global_batch_size(loader.batch_size, self._replicas.num_replicas, context.config.split_batches)
@@ -79,21 +81,24 @@ class MapSource:
 
     def _plan(self, position: int) -> EpochPlan:
         return EpochPlan(
-            num_samples=self.loader.num_samples,
+            num_samples=self._options.num_samples,
             global_batch=self.total_batch_size or 1,
             num_replicas=self._replicas.num_replicas,
             even_batches=self._even_batches,
-            drop_last=self.loader.drop_last,
+            drop_last=self._options.drop_last,
             position=position,
         )
 
     def rounds(self, epoch: int, position: int) -> Iterator[HostBatch]:
-        order = epoch_order(self.loader.num_samples, shuffle=self.loader.shuffle, seed=self.seed, epoch=epoch)
-        plan = self._plan(position)
-        count = self.num_batches(position)
-        for index in range(count):
-            places = np.concatenate([plan.rows(index, replica) for replica in self._replicas.local_replicas])
-            yield host_batch(plan, index, take_rows(self.dataset, order[places]), is_last=index == count - 1)
+        order = epoch_order(self._options.num_samples, shuffle=self._options.shuffle, seed=self.seed, epoch=epoch)
+        plan, count = self._plan(position), self.num_batches(position)
+        places = (np.concatenate([plan.rows(index, replica) for replica in self._replicas.local_replicas]) for index in range(count))
+        for index, batch in enumerate(self.read(order[rows] for rows in places)):
+            yield host_batch(plan, index, batch, is_last=index == count - 1)
+
+    def read(self, batches: Iterable[np.ndarray]) -> Iterator[Any]:
+        """One host batch for each array of sample indices."""
+        return (take_rows(self.dataset, indices) for indices in batches)
 
     def num_batches(self, position: int) -> int:
         plan = self._plan(position)
@@ -122,10 +127,12 @@ class BatchStream:
     Args:
         loader: the iterable; asked for a new iterator every epoch.
         context: the run.
+        equal_rows: see `StreamOptions`.
     """
 
-    def __init__(self, loader: Any, context: LoaderContext):
+    def __init__(self, loader: Any, context: LoaderContext, *, equal_rows: bool = False):
         self.loader = loader
+        self._equal_rows = equal_rows
         self.dataset = getattr(loader, "dataset", loader)
         self.num_samples: int | None = None
         self.total_batch_size: int | None = None
@@ -147,19 +154,28 @@ class BatchStream:
         context = self._context
         split = context.config.split_batches
         if context.topology.num_processes == 1 or not context.config.dispatch_batches:
-            return batch_rounds(self.loader, self._options(context.replicas.local_replicas), split)
+            own = batch_rounds(self.loader, self._options(context.replicas.local_replicas), split)
+            return agreed(own, context.collectives) if self._even_batches and context.topology.num_processes > 1 else own
         shares = context.collectives.gather_objects(context.replicas.local_replicas)
-        return dispatch(self._rounds_for(shares, split), shares, context.topology.process_index, context.collectives)
+        return dispatch(self._rounds_for(shares, split), context.topology.process_index, context.collectives)
 
-    def _rounds_for(self, shares: list[tuple[int, ...]], split: bool) -> Iterator[HostBatch] | None:
-        """On process 0, rounds whose batch is a list with each process's part."""
+    def _rounds_for(self, shares: list[tuple[int, ...]], split: bool) -> Iterator[list[HostBatch | None]] | None:
+        """On process 0, each process's part of the rounds."""
         if self._context.topology.process_index != 0:
             return None
-        parts = [batch_rounds(copy_of, self._options(share), split) for share, copy_of in zip(shares, tee(iter(self.loader), len(shares)), strict=True)]
+        parts = [
+            batch_rounds(copy_of, self._options(share), split)
+            for share, copy_of in zip(shares, tee(iter(self.loader), len(shares)), strict=True)
+        ]
         return zip_rounds(parts)
 
     def _options(self, replicas: tuple[int, ...]) -> StreamOptions:
-        return StreamOptions(num_replicas=self._context.replicas.num_replicas, replicas=replicas, even_batches=self._even_batches)
+        return StreamOptions(
+            num_replicas=self._context.replicas.num_replicas,
+            replicas=replicas,
+            even_batches=self._even_batches,
+            equal_rows=self._equal_rows,
+        )
 
     def num_batches(self, position: int) -> int | None:
         if not isinstance(self.loader, Mapping) and getattr(self.loader, "__len__", None) is not None:
@@ -179,7 +195,14 @@ class BatchStream:
         return other
 
 
-def zip_rounds(parts: list[Iterator[HostBatch]]) -> Iterator[HostBatch]:
-    """The same rounds read for several processes, as one round whose batch is the list of their batches."""
-    for together in zip(*parts, strict=False):
-        yield dataclasses.replace(together[0], batch=[each.batch for each in together])
+def dispatching(context: LoaderContext) -> LoaderContext:
+    """For a stream, dispatching is the default: processes that iterate the same thing by themselves need not see the same."""
+    if context.config.dispatch_batches is not None:
+        return context
+    return dataclasses.replace(context, config=dataclasses.replace(context.config, dispatch_batches=True))
+
+
+def zip_rounds(parts: list[Iterator[HostBatch]]) -> Iterator[list[HostBatch | None]]:
+    """The same rounds read for several processes; one that has no rows in the last round ends earlier."""
+    for together in zip_longest(*parts):
+        yield list(together)

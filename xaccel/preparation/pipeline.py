@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from xaccel.backend.strategy import Strategy
 from xaccel.config.settings import Settings
@@ -13,7 +13,9 @@ from xaccel.errors import ConfigurationError
 from xaccel.preparation.plan import PreparationPlan, Preparer, Role, make_plan
 from xaccel.prepared import Prepared
 from xaccel.process.topology import ReplicaLayout
-from xaccel.stepping.accumulation import Accumulation
+
+if TYPE_CHECKING:
+    from xaccel.stepping.accumulation import Accumulation
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -101,6 +101,10 @@ class RankPool:
             rank.connection.send_bytes(message)
         return self._collect(timeout_seconds)
 
+    def restart(self) -> None:
+        """End all ranks; the next case starts fresh ones. For cases that break the process group on purpose."""
+        self._kill()
+
     def close(self) -> None:
         """End all ranks."""
         self._kill()
@@ -128,7 +132,7 @@ class RankPool:
     def _collect(self, timeout_seconds: float) -> list[Any]:
         deadline = time.monotonic() + timeout_seconds
         answers: dict[int, tuple[bool, Any]] = {}
-        waiting = {rank.connection: index for index, rank in enumerate(self._ranks)}
+        waiting: dict[Any, int] = {rank.connection: index for index, rank in enumerate(self._ranks)}
         while waiting:
             ready = wait(list(waiting), timeout=max(0.0, deadline - time.monotonic()))
             if not ready:
@@ -138,7 +142,7 @@ class RankPool:
                     dump=sorted(waiting.values()),
                 )
             for connection in ready:
-                index = waiting.pop(connection)  # type: ignore[arg-type]
+                index = waiting.pop(connection)
                 try:
                     answers[index] = pickle.loads(connection.recv_bytes())  # type: ignore[union-attr]
                 except (EOFError, ConnectionError):
