@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
 
 from xaccel.data.loader import LoaderContext, PlannedLoader
-from xaccel.data.order import epoch_order
+from xaccel.data.order import epoch_order, epoch_seed
 from xaccel.data.plan import EpochPlan, global_batch_size
 from xaccel.data.rounds import HostBatch, StreamOptions, agreed, dispatch, sample_rounds
 from xaccel.data.source import ArrayLoader, BatchStream, MapSource, dispatching, host_batch, zip_rounds
@@ -90,22 +90,35 @@ class _MapStyle:
         self.seed = context.seed
         self._context = context
         self._even_batches = context.config.even_batches
+        found = [getattr(each, "generator", None) for each in self._samplers()]
+        self._generators = [(each, each.initial_seed() % 2**63) for each in found if isinstance(each, torch.Generator)]
         self._indices = _Indices()
         auto_collation = loader.batch_size is not None or loader.batch_sampler is not None
         self._read = _reader(
             loader, **({"batch_sampler": self._indices} if auto_collation else {"sampler": self._indices, "batch_size": None})
         )
 
-    def set_epoch(self, epoch: int) -> None:
+    def _samplers(self) -> list[Any]:
         batch_sampler = self.loader.batch_sampler
-        listeners = {id(each): each for each in (batch_sampler, getattr(batch_sampler, "sampler", None), self.loader.sampler, self.dataset)}
-        for listener in listeners.values():
+        inner = [getattr(each, "sampler", None) for each in (batch_sampler, self.loader.sampler)]
+        return list({id(each): each for each in (batch_sampler, self.loader.sampler, *inner) if each is not None}.values())
+
+    def set_epoch(self, epoch: int) -> None:
+        for listener in (*self._samplers(), self.dataset):
             tell = getattr(listener, "set_epoch", None)
             if callable(tell):
                 tell(epoch)
 
-    def _agreed(self, drawn: Any) -> Any:
-        """What process 0 drew: a user's sampler draws from generators that differ between processes."""
+    def _drawn(self, sampler: Any, epoch: int) -> Any:
+        """What process 0 draws in an epoch: generators of a user's sampler differ between processes.
+
+        Drawing begins at a seed made from (seed, epoch), so that a resumed epoch has the same order, and leaves the global generator alone.
+        """
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(epoch_seed(self.seed, epoch))
+            for generator, seed in self._generators:
+                generator.manual_seed(epoch_seed(seed, epoch))
+            drawn = list(sampler)
         return self._context.collectives.broadcast_objects([drawn], 0)[0] if self._context.topology.num_processes > 1 else drawn
 
     def with_even_batches(self, even_batches: bool) -> Any:
@@ -137,14 +150,14 @@ class SampledBatches(_MapStyle):
         )
 
     def _order(self, epoch: int) -> np.ndarray:
-        sampler = self.loader.sampler
+        sampler: Any = self.loader.sampler
         if type(sampler) is SequentialSampler:
             return epoch_order(len(sampler), shuffle=False, seed=0, epoch=epoch)
         plain = type(sampler) is RandomSampler and not sampler.replacement and sampler.num_samples == len(sampler.data_source)
         if plain and self._context.config.use_seedable_sampler:
             seed = self.seed if sampler.generator is None else sampler.generator.initial_seed() % 2**63
             return epoch_order(len(sampler), shuffle=True, seed=seed, epoch=epoch)
-        return np.asarray(self._agreed(list(sampler)))
+        return np.asarray(self._drawn(sampler, epoch))
 
     def rounds(self, epoch: int, position: int) -> Iterator[HostBatch]:
         order = self._order(epoch)
@@ -179,7 +192,7 @@ class GivenBatches(_MapStyle):
             )
 
     def rounds(self, epoch: int, position: int) -> Iterator[HostBatch]:
-        given = [batch if isinstance(batch, (list, tuple)) else [batch] for batch in self._agreed(list(self._batches))]
+        given = [batch if isinstance(batch, (list, tuple)) else [batch] for batch in self._drawn(self._batches, epoch)]
         planned = [each for each in self._planned(given) if each[1] > 0]
         start = _rounds_before(planned, position)
         own = [each for each in planned[start:] if each[0]]

@@ -24,7 +24,7 @@ def num_rows(batch: Any) -> int | None:
     return len(batch) if isinstance(batch, list) else None
 
 
-def take_rows(batch: Any, rows: Sequence[int]) -> Any:
+def take_rows(batch: Any, rows: Sequence[int] | np.ndarray) -> Any:
     """The given rows of every array; other leaves unchanged."""
     index = np.asarray(rows)
     return tree.map_leaves(lambda leaf: leaf[index] if is_array(leaf) else leaf, batch)

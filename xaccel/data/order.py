@@ -17,3 +17,14 @@ def epoch_order(num_samples: int, *, shuffle: bool, seed: int, epoch: int) -> np
     if not shuffle:
         return np.arange(num_samples, dtype=np.int64)
     return np.random.Generator(np.random.PCG64([seed, epoch])).permutation(num_samples)
+
+
+def epoch_seed(seed: int, epoch: int) -> int:
+    """A seed for a generator that draws one epoch's order; that of epoch 0 is `seed` itself.
+
+    >>> epoch_seed(5, 0)
+    5
+    """
+    if epoch == 0:
+        return seed
+    return int(np.random.SeedSequence([seed, epoch]).generate_state(1, np.uint64)[0]) % 2**63
