@@ -172,9 +172,9 @@ def dispatch(rounds: Iterator[list[HostBatch | None]] | None, process_index: int
         if isinstance(received, BaseException):
             raise received
         own = received[process_index]
-        if own is None:
-            return
-        yield own
+        # A process without rows in the last round still takes part in the broadcasts, up to the agreed end.
+        if own is not None:
+            yield own
 
 
 def _next_or_error(rounds: Iterator[list[HostBatch | None]]) -> list[HostBatch | None] | BaseException | None:
