@@ -91,6 +91,8 @@ def assemble(settings: Settings, backend: Backend, environment: LaunchEnvironmen
             precision=strategy.precision,
             replicas=strategy.replicas,
             backend=backend.name,
+            full_state_dict=strategy.full_state_dict,
+            save_object=backend.save_object,
         ),
         trackers=TrackerHub(topology, settings.project, settings.log_with),
     )

@@ -79,5 +79,8 @@ class JaxBackend:
         """Device buffers go with their arrays; XLA keeps no cache to give back."""
         gc.collect()
 
+    def save_object(self, value: Any, path: str) -> None:
+        raise UnsupportedError(f"save({path!r}): JAX has no pickle of its own; use safe_serialization=True with a dict of arrays")
+
     def profile(self, handler: ProfileKwargs, topology: ProcessTopology) -> AbstractContextManager[Any]:
         return profile(handler, topology)

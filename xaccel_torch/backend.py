@@ -73,5 +73,8 @@ class TorchBackend:
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
 
+    def save_object(self, value: Any, path: str) -> None:
+        torch.save(value, path)
+
     def profile(self, handler: ProfileKwargs, topology: ProcessTopology) -> AbstractContextManager[Any]:
         return profile(handler, topology)

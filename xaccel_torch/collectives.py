@@ -14,9 +14,18 @@ from xaccel.collectives.coalescing import Buffer, plan_buffers
 from xaccel.errors import CollectiveError, CollectiveTimeoutError
 from xaccel.process.topology import ProcessTopology
 from xaccel_torch.arrays import from_numpy
-from xaccel_torch.roll_call import absent_processes
+from xaccel_torch.roll_call import absent_processes, announce_break, is_broken
 
 Result = TypeVar("Result")
+
+IN_PLACE_AT_LEAST_BYTES = 1 << 20
+"""From here on memory matters more than the latency of several small messages."""
+
+LOOK_UP_EVERY = datetime.timedelta(seconds=1)
+"""Far below any time limit, far above what a collective usually takes."""
+
+# How gloo words the end of a connection; after it the group is of no more use.
+_BREAK_SIGNS = ("Connection closed by peer", "Connection reset", "Read error", "Write error", "Broken pipe", "connection between other")
 
 # gloo and nccl refuse these; they travel as the bytes that they are, where elements only move.
 _AS_BYTES = (torch.bool, torch.float8_e4m3fn, torch.float8_e5m2, torch.int16, torch.uint16, torch.uint32, torch.uint64)
@@ -138,22 +147,30 @@ class TorchCollectives:
         return flat.view(torch.uint8) if flat.dtype in _AS_BYTES else flat
 
     def _gather_buffer(self, buffer: Buffer, flat: torch.Tensor) -> list[torch.Tensor]:
-        output = flat.new_empty(self._count * flat.numel())
-        if flat.numel() > 0:
-            dist.all_gather_into_tensor(output, flat)
-        rows = _typed(output, buffer.dtype).view(self._count, -1) if flat.numel() else _typed(output, buffer.dtype).view(self._count, 0)
+        output = flat.new_empty((self._count, flat.numel()))
+        if flat.numel() * flat.element_size() >= IN_PLACE_AT_LEAST_BYTES and dist.get_backend() == "gloo":
+            self._gather_in_place(output, flat)
+        elif flat.numel() > 0:
+            _wait(dist.all_gather_into_tensor(output.view(-1), flat, async_op=True))
+        rows = _typed(output, buffer.dtype)
         return [rows[:, s.start : s.stop].reshape((self._count * s.shape[0], *s.shape[1:])) for s in buffer.segments]
+
+    def _gather_in_place(self, output: torch.Tensor, flat: torch.Tensor) -> None:
+        """Every process's row straight into the output; gloo's own gather would receive into a second buffer of the output's size."""
+        output[self._topology.process_index].copy_(flat)
+        for work in [dist.broadcast(row, src=source, async_op=True) for source, row in enumerate(output)]:
+            _wait(work)
 
     def _reduce_buffer(self, buffer: Buffer, flat: torch.Tensor, reduction: str) -> list[torch.Tensor]:
         copy = flat.clone() if len(buffer.segments) == 1 else flat
         if copy.numel() > 0:
-            dist.all_reduce(copy, op=_REDUCE_OPS[reduction])
+            _wait(dist.all_reduce(copy, op=_REDUCE_OPS[reduction], async_op=True))
         return [copy[s.start : s.stop].view(s.shape) for s in buffer.segments]
 
     def _broadcast_buffer(self, buffer: Buffer, flat: torch.Tensor, from_process: int) -> list[torch.Tensor]:
         copy = flat.clone() if len(buffer.segments) == 1 else flat
         if copy.numel() > 0:
-            dist.broadcast(copy, src=from_process)
+            _wait(dist.broadcast(copy, src=from_process, async_op=True))
         whole = _typed(copy, buffer.dtype)
         return [whole[s.start : s.stop].view(s.shape) for s in buffer.segments]
 
@@ -162,11 +179,33 @@ class TorchCollectives:
         try:
             return call()
         except RuntimeError as error:
+            if any(sign in str(error) for sign in _BREAK_SIGNS):
+                announce_break()
             gone = absent_processes(self._topology)
             reason = str(error).strip().splitlines()[0][:300]
             who = f"process(es) {', '.join(map(str, gone))} did not answer" if gone else "a process left or never came"
             kind = CollectiveTimeoutError if gone or "imed out" in str(error) or "timeout" in str(error).lower() else CollectiveError
             raise kind(f"{operation} on process {self._topology.process_index} of {self._count}: {who} ({reason})") from error
+
+
+def _wait(work: Any) -> None:
+    """Wait for a collective; on gloo look up every second: who waits for a living process does not see another one die.
+
+    Raises:
+        RuntimeError: it failed, or the group broke elsewhere.
+    """
+    if dist.get_backend() != "gloo":
+        work.wait()
+        return
+    while True:
+        try:
+            work.wait(LOOK_UP_EVERY)
+            return
+        except RuntimeError:
+            if work.is_completed():
+                raise
+            if is_broken():
+                raise RuntimeError("a connection between other processes broke") from None
 
 
 def _typed(flat: torch.Tensor, dtype: str) -> torch.Tensor:

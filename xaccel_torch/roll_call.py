@@ -32,6 +32,25 @@ def absent_processes(topology: ProcessTopology) -> list[int]:
     return missing
 
 
+def announce_break() -> None:
+    """Tell processes that wait for others than the dead one, and so would not notice before their time limit."""
+    try:
+        dist.distributed_c10d._get_default_store().set(_BROKEN, "1")
+    except (RuntimeError, ValueError):
+        return  # the store has gone with its process; the others find that out themselves
+
+
+def is_broken() -> bool:
+    """Whether a connection of this group broke somewhere, or its store is gone."""
+    try:
+        return bool(dist.distributed_c10d._get_default_store().check([_BROKEN]))
+    except (RuntimeError, ValueError):
+        return True
+
+
+_BROKEN = "xaccel/broken"
+
+
 def _key(word: str, index: int) -> str:
     return f"xaccel/{word}/{index}"
 

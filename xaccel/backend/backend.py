@@ -52,5 +52,8 @@ class Backend(Protocol):
     def empty_cache(self) -> None:
         """Give cached device memory back."""
 
+    def save_object(self, value: Any, path: str) -> None:
+        """Write any object in the framework's own way; `UnsupportedError` where there is none."""
+
     def profile(self, handler: "ProfileKwargs", topology: ProcessTopology) -> AbstractContextManager[Any]:
         """Profile a block with the framework's own profiler."""
