@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -55,12 +56,16 @@ def ranks() -> Iterator[Callable[..., RankPool]]:
 
 @pytest.fixture(autouse=True)
 def no_leaks() -> Iterator[None]:
-    """Fail a test that leaves behind environment variables or threads; forget the topology it made."""
+    """Fail a test that leaves behind environment variables, threads or a process group; forget the topology it made."""
     variables = dict(os.environ)
     threads = set(threading.enumerate())
     yield
     if current_topology() is not None:
         set_current_topology(None)
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        distributed.destroy_process_group()
+        pytest.fail("the test left a torch process group behind")
     leaked = {name for name in {*variables, *os.environ} if variables.get(name) != os.environ.get(name)} - {"PYTEST_CURRENT_TEST"}
     assert not leaked, f"the test changed environment variables: {sorted(leaked)}"
     alive = [thread for thread in threading.enumerate() if thread not in threads and not thread.daemon]

@@ -138,7 +138,8 @@ class JaxCollectives:
             for place, index in enumerate(host):
                 results[index] = on_host([each[place] for each in everyone])
         if own:
-            moved = self._run(operation, lambda: _move([arrays[index] for index in own], on_rows))
+            mine: list[Any] = [arrays[index] for index in own]
+            moved = self._run(operation, lambda: _move(mine, on_rows))
             for index, result in zip(own, moved, strict=True):
                 results[index] = result
         return results
@@ -176,7 +177,7 @@ def _move(arrays: Sequence[jax.Array], on_rows: Callable[..., Any]) -> list[jax.
     mesh = _process_mesh()
     mine = mesh.local_devices[0]
     sharded = NamedSharding(mesh, PartitionSpec("process"))
-    rows = []
+    rows: list[Any] = []
     for array in arrays:
         local = jax.device_put(array, mine)[None]
         rows.append(jax.make_array_from_single_device_arrays((mesh.size, *array.shape), sharded, [local]))
