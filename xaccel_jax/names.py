@@ -50,12 +50,15 @@ class Rule:
         for dim, (start, stop) in zip(self.permutation, bounds, strict=True):
             size = leaf.shape[dim]
             index[dim] = slice(size - start - 1, size - stop - 1 if size - stop > 0 else None, -1) if dim in self.flipped else slice(start, stop)
-        return np.ascontiguousarray(leaf[tuple(index)].transpose(self.permutation))
+        part = leaf[tuple(index)].transpose(self.permutation)
+        # ascontiguousarray makes a 0-d array 1-d.
+        return np.ascontiguousarray(part).reshape(part.shape)
 
     def restore(self, canonical: np.ndarray) -> np.ndarray:
         """The leaf again from the whole canonical tensor."""
         leaf = canonical.transpose(np.argsort(self.permutation)) if self.permutation else canonical
-        return np.ascontiguousarray(np.flip(leaf, self.flipped)) if self.flipped else np.ascontiguousarray(leaf)
+        leaf = np.flip(leaf, self.flipped) if self.flipped else leaf
+        return np.ascontiguousarray(leaf).reshape(leaf.shape)
 
     def record(self) -> dict[str, Any]:
         """For the manifest."""

@@ -188,6 +188,8 @@ class OptimizerState(_LeafState):
             if loaded[name] is not None:
                 continue
             value = steps if slots.is_count(path) else given.get(name.rpartition("/")[2]) if slots.is_hyperparameter(path) else None
+            if value is None and slots.is_hyperparameter(path) and scalars.get("type") != "optax":
+                continue  # an option that the other framework does not have keeps the value that this optimizer was made with
             if value is None:
                 lost.append(f"optimizer state {name}: not in the checkpoint, stays as it is")
                 continue

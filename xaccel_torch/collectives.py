@@ -14,6 +14,7 @@ from xaccel.collectives.coalescing import Buffer, plan_buffers
 from xaccel.errors import CollectiveError, CollectiveTimeoutError
 from xaccel.process.topology import ProcessTopology
 from xaccel_torch.arrays import from_numpy
+from xaccel_torch.compat import all_gather_flat
 from xaccel_torch.roll_call import absent_processes, announce_break, is_broken
 
 Result = TypeVar("Result")
@@ -151,7 +152,7 @@ class TorchCollectives:
         if flat.numel() * flat.element_size() >= IN_PLACE_AT_LEAST_BYTES and dist.get_backend() == "gloo":
             self._gather_in_place(output, flat)
         elif flat.numel() > 0:
-            _wait(dist.all_gather_into_tensor(output.view(-1), flat, async_op=True))
+            _wait(all_gather_flat(output.view(-1), flat, async_op=True))
         rows = _typed(output, buffer.dtype)
         return [rows[:, s.start : s.stop].reshape((self._count * s.shape[0], *s.shape[1:])) for s in buffer.segments]
 

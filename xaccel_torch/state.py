@@ -139,7 +139,7 @@ class OptimizerState(_TensorState):
     def load(self, read: ReadSlice, scalars: Mapping[str, Any]) -> list[str]:
         for name, tensor in self._tensors.items():
             self._fill(name, tensor, read)
-        lost = self._load_groups(scalars.get("groups", []))
+        lost = self._load_groups(scalars.get("groups", []), scalars.get("type") == type(self._optimizer).__name__)
         self._load_steps(scalars.get("steps", {}))
         return lost
 
@@ -167,7 +167,7 @@ class OptimizerState(_TensorState):
                 parameter, group = self._parameters[name]
                 self._optimizer.state[parameter][slots.STEP_ENTRY] = slots.step_tensor(self._optimizer, parameter, group, count)
 
-    def _load_groups(self, stored: Sequence[Mapping[str, Any]]) -> list[str]:
+    def _load_groups(self, stored: Sequence[Mapping[str, Any]], same_type: bool) -> list[str]:
         lost = []
         by_members = {frozenset(group["params"]): group["options"] for group in stored}
         for names, group in zip(self._groups, self._optimizer.param_groups, strict=True):
@@ -182,7 +182,8 @@ class OptimizerState(_TensorState):
                     group[key].fill_(value)
                 else:
                     group[key] = tuple(value) if isinstance(group[key], tuple) else value
-            lost += [f"option {key}: not in the checkpoint, stays {group[key]!r}" for key in group if key != "params" and key not in options]
+            # Another framework's optimizer has other options; those that it lacks keep the value that this optimizer was made with.
+            lost += [] if not same_type else [f"option {key}: not in the checkpoint, stays {group[key]!r}" for key in group if key != "params" and key not in options]
         return lost
 
 

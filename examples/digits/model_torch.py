@@ -10,20 +10,21 @@ from torch.nn import functional
 
 
 class DigitNet(nn.Module):
-    """Two convolutions with batch normalisation, mean over the image, one linear layer: (batch, 8, 8) -> (batch, 10)."""
+    """Two convolutions with batch normalisation and one linear layer: (batch, 8, 8) -> (batch, 10)."""
 
     def __init__(self) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(1, 32, 3, padding=1)
         self.norm1 = nn.BatchNorm2d(32)
-        self.conv2 = nn.Conv2d(32, 64, 3, padding=1)
+        self.conv2 = nn.Conv2d(32, 64, 3, stride=2, padding=1)
         self.norm2 = nn.BatchNorm2d(64)
-        self.head = nn.Linear(64, 10)
+        self.head = nn.Linear(4 * 4 * 64, 10)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         hidden = functional.relu(self.norm1(self.conv1(images[:, None])))
         hidden = functional.relu(self.norm2(self.conv2(hidden)))
-        return self.head(hidden.mean((2, 3)))
+        # Channels last, as Flax has them: so the linear layer's weights mean the same in both.
+        return self.head(hidden.permute(0, 2, 3, 1).flatten(1))
 
 
 def build(schedule: Callable[[int], float]) -> tuple[DigitNet, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:

@@ -26,7 +26,7 @@ def digits() -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """scikit-learn's digits, scaled to [0, 1]: 1437 images to train on, 360 to test on."""
     data = load_digits()
     images = (data.images / 16.0).astype(np.float32)
-    labels = data.target.astype(np.int32)
+    labels = data.target.astype(np.int64)
     order = np.random.default_rng(0).permutation(len(images))
     train, test = order[360:], order[:360]
     return {"image": images[train], "label": labels[train]}, {"image": images[test], "label": labels[test]}

@@ -203,8 +203,9 @@ class StateManager:
         _refuse_options(True, {**(load_kwargs or {}), **load_model_func_kwargs})
         path = self._source(input_dir)
         self._load_hooks.run(list(self._prepared.models), str(path))
-        checkpoint = together(self._coordinator, f"opening {path}", lambda: _Local(open_checkpoint(path)))[self._topology.process_index].value
-        with checkpoint:
+        opened: list[Checkpoint] = []
+        together(self._coordinator, f"opening {path}", lambda: opened.append(open_checkpoint(path)))
+        with opened[0] as checkpoint:
             loaders = [ObjectLoader(each, checkpoint) for each in live_objects(self._state, self._prepared)]
             differences = self._compare(path, checkpoint, loaders, strict)
             lost = [*differences.not_carried, *self._load(checkpoint, loaders)]
@@ -330,16 +331,6 @@ class StateManager:
             save_arrays({name: self._as_numpy(value) for name, value in obj.items()}, Path(f))
         else:
             self._save_object(obj, os.fspath(f))
-
-
-class _Local:
-    """Keeps a result on the process that made it: it travels as nothing."""
-
-    def __init__(self, value: Any = None):
-        self.value = value
-
-    def __reduce__(self) -> Any:
-        return (_Local, ())
 
 
 def _process_stem(index: int) -> str:
