@@ -43,9 +43,6 @@ class Storage(Protocol):
     def commit(self, temporary: str, final: str) -> None:
         """Put the folder `temporary` at `final` in one step; what stood there is at no moment missing, and is removed afterwards."""
 
-    def replace(self, source: str, destination: str) -> None:
-        """Move one file in one step, over another if there is one."""
-
     def remove(self, path: str) -> None:
         """Remove a file or folder; nothing happens if there is none."""
 
@@ -121,9 +118,6 @@ class LocalStorage:
         aside = temporary if exchange(temporary, final) else swap_by_two_renames(temporary, final)
         self.sync(parent)
         self.remove(aside)
-
-    def replace(self, source: str, destination: str) -> None:
-        os.replace(source, destination)
 
     def remove(self, path: str) -> None:
         if os.path.isdir(path) and not os.path.islink(path):

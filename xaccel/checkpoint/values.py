@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import collections
-import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -17,13 +16,6 @@ from xaccel.errors import ConfigurationError, CorruptCheckpointError
 
 AsNumpy = Callable[[Any], Any]
 """A framework's array as a NumPy array; anything else unchanged."""
-
-
-@dataclasses.dataclass(frozen=True)
-class TensorReference:
-    """Stands for an array that is stored elsewhere, under `name`: `as_numpy` may give it, `from_numpy` gets it back."""
-
-    name: str
 
 
 def encode(value: Any, where: str = "value", as_numpy: AsNumpy = lambda value: value) -> Any:
@@ -79,8 +71,6 @@ def _encode_array(value: Any, where: str) -> Any:
 
     from xaccel.checkpoint.safetensors_file import dtype_tag
 
-    if isinstance(value, TensorReference):
-        return {"$tensor": value.name}
     if isinstance(value, np.generic | np.ndarray):
         array = np.asarray(value)
         data = base64.b64encode(array.tobytes()).decode("ascii")
@@ -132,5 +122,4 @@ _DECODERS: Mapping[str, Callable[[Any, AsNumpy], Any]] = {
     "$dict": lambda content, from_numpy: dict(_pairs(content, from_numpy)),
     "$counter": lambda content, from_numpy: collections.Counter(dict(_pairs(content, from_numpy))),
     "$array": _decode_array,
-    "$tensor": lambda content, from_numpy: from_numpy(TensorReference(str(content))),
 }

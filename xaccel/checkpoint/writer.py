@@ -126,29 +126,6 @@ class CheckpointWriter:
         self._committed = True
         return self.target
 
-    def commit_files(self, stale: Callable[[str], bool]) -> Path:
-        """Without a manifest: move the written files into the target one by one, the index last, and remove those that they replace.
-
-        For folders that hold other things too. Each file is whole at any moment; the set of them is new once this returns.
-
-        Args:
-            stale: whether a file name in the target belongs to an earlier save of the same kind.
-        """
-        on_first(self._coordinator, f"completing {self.target}", lambda: self._move_files(stale))
-        return self.target
-
-    def _move_files(self, stale: Callable[[str], bool]) -> None:
-        names = sorted(merge_sizes([written.files for written in self._written]), key=lambda name: (name.endswith(".json"), name))
-        self._storage.close()
-        if not self.target.exists():
-            self._storage.make_folder(str(self.target))
-        for name in names:
-            self._storage.replace(self._path(name), str(self.target / name))
-        for name in self._storage.list(str(self.target)):
-            if stale(name) and name not in names:
-                self._storage.remove(str(self.target / name))
-        self._storage.sync(str(self.target))
-
     def _path(self, name: str) -> str:
         return str(self.directory / name)
 
