@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from xaccel.assembly import Parts, assemble
+from xaccel.assembly import assemble
 from xaccel.backend.registry import choose_backend, load_backend
 from xaccel.backend.strategy import UnevenInputs
 from xaccel.config.accumulation import GradientAccumulationPlugin
@@ -118,7 +118,9 @@ class Accelerator(ProcessView, SettingsView):
             }
         )
         if backend not in (None, self.backend_name):
-            raise ConfigurationError(f"{type(self).__module__}.Accelerator is the {self.backend_name!r} adapter: backend={backend!r} does not fit")
+            raise ConfigurationError(
+                f"{type(self).__module__}.Accelerator is the {self.backend_name!r} adapter: backend={backend!r} does not fit"
+            )
         environment = read_environment()
         settings = merge_settings(
             environment,
@@ -343,15 +345,21 @@ class Accelerator(ProcessView, SettingsView):
     # --- saving
 
     @forwards(StateManager.save_state)
-    def save_state(self, output_dir: str | os.PathLike[str] | None = None, safe_serialization: bool = True, **save_model_func_kwargs: Any) -> str:
+    def save_state(
+        self, output_dir: str | os.PathLike[str] | None = None, safe_serialization: bool = True, **save_model_func_kwargs: Any
+    ) -> str:
         return self._parts.saving.save_state(output_dir, safe_serialization, **save_model_func_kwargs)
 
     @forwards(StateManager.load_state)
-    def load_state(self, input_dir: str | os.PathLike[str] | None = None, load_kwargs: dict[str, Any] | None = None, **load_model_func_kwargs: Any) -> Any:
+    def load_state(
+        self, input_dir: str | os.PathLike[str] | None = None, load_kwargs: dict[str, Any] | None = None, **load_model_func_kwargs: Any
+    ) -> Any:
         return self._parts.saving.load_state(input_dir, load_kwargs, **load_model_func_kwargs)
 
     @forwards(StateManager.save_model)
-    def save_model(self, model: Any, save_directory: str | os.PathLike[str], max_shard_size: int | str = "10GB", safe_serialization: bool = True) -> None:
+    def save_model(
+        self, model: Any, save_directory: str | os.PathLike[str], max_shard_size: int | str = "10GB", safe_serialization: bool = True
+    ) -> None:
         self._parts.saving.save_model(model, save_directory, max_shard_size, safe_serialization)
 
     @forwards(StateManager.save)

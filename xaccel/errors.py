@@ -104,7 +104,11 @@ class CheckpointMismatchError(CheckpointError, ValueError):
         self.unexpected = tuple(unexpected)
         self.mismatched = tuple(mismatched)
         lines = [message]
-        for title, names in (("missing in the checkpoint", self.missing), ("unexpected in the checkpoint", self.unexpected), ("mismatched", self.mismatched)):
+        for title, names in (
+            ("missing in the checkpoint", self.missing),
+            ("unexpected in the checkpoint", self.unexpected),
+            ("mismatched", self.mismatched),
+        ):
             if names:
                 lines.append(f"  {title} ({len(names)}): " + ", ".join(names))
         super().__init__("\n".join(lines))

@@ -56,7 +56,9 @@ def find_executable_batch_size(
     1
     """
     if function is None:
-        return functools.partial(find_executable_batch_size, starting_batch_size=starting_batch_size, reduce_batch_size_fn=reduce_batch_size_fn)
+        return functools.partial(
+            find_executable_batch_size, starting_batch_size=starting_batch_size, reduce_batch_size_fn=reduce_batch_size_fn
+        )
     inner: Callable[..., Any] = function
     reduce_size = reduce_batch_size_fn or (lambda size: int(size * 0.9))
 

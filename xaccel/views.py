@@ -297,7 +297,9 @@ class AcceleratorState(PartialState):
         environment = read_environment()
         self._mixed_precision = mixed_precision or (parts.settings.mixed_precision if parts else environment.mixed_precision or "no")
         if parts is not None and self._mixed_precision != parts.settings.mixed_precision:
-            raise ConfigurationError(f"AcceleratorState(mixed_precision={mixed_precision!r}): the Accelerator has {parts.settings.mixed_precision!r}")
+            raise ConfigurationError(
+                f"AcceleratorState(mixed_precision={mixed_precision!r}): the Accelerator has {parts.settings.mixed_precision!r}"
+            )
 
     @property
     def mixed_precision(self) -> str:

@@ -23,14 +23,16 @@ def narrowed(values: np.ndarray) -> np.ndarray:
     Raises:
         DataError: an integer does not fit into 32 bits; it would come out as another number.
     """
-    if jax.config.jax_enable_x64 or values.dtype.itemsize != 8 or values.dtype.kind not in "iuf":
+    if jax.config.read("jax_enable_x64") or values.dtype.itemsize != 8 or values.dtype.kind not in "iuf":
         return values
     target = np.dtype(f"{values.dtype.kind}4")
     if values.dtype.kind in "iu" and values.size:
         limits = np.iinfo(target)
         low, high = values.min(), values.max()
         if low < limits.min or high > limits.max:
-            raise DataError(f"{values.dtype.name} values from {low} to {high} do not fit into {target.name}: set jax_enable_x64, or make them smaller")
+            raise DataError(
+                f"{values.dtype.name} values from {low} to {high} do not fit into {target.name}: set jax_enable_x64, or make them smaller"
+            )
     return values.astype(target)
 
 

@@ -72,7 +72,9 @@ class JaxBackend:
     def set_seed(self, seed: int, deterministic: bool = False) -> None:
         """Where new streams begin. XLA's programs are deterministic on CPU and TPU; on GPU that takes a flag before start."""
         if deterministic and jax.default_backend() == "gpu":
-            raise UnsupportedError("set_seed(deterministic=True): on GPU start with XLA_FLAGS=--xla_gpu_deterministic_ops=true; it cannot be switched on later")
+            raise UnsupportedError(
+                "set_seed(deterministic=True): on GPU start with XLA_FLAGS=--xla_gpu_deterministic_ops=true; it cannot be switched on later"
+            )
         self._seed.set(seed)
 
     def empty_cache(self) -> None:

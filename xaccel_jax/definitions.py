@@ -35,7 +35,9 @@ class Definition(Protocol):
     kinds: dict[Path, str]
     initial: tuple[list[Any], list[Any]]
 
-    def call(self, params: Leaves, rest: Leaves, training: bool | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, list[Any]]:
+    def call(
+        self, params: Leaves, rest: Leaves, training: bool | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any, list[Any]]:
         """The model's outputs and its rest afterwards; traceable, without side effects.
 
         `training` is what `train()` or `eval()` said, `None` before either was called.
@@ -82,25 +84,34 @@ class NnxDefinition:
 
     def __init__(self, module: nnx.Module):
         self.module = module
-        graph, params, rest = nnx.split(module, nnx.Param, ...)
+        graph, params, rest = _split(module)
         self._graphs = {None: graph, **_graphs_of_modes(module)}
-        (param_paths, params_tree), (rest_paths, rest_tree) = _flat(params), _flat(rest)
+        param_paths, params_tree = _flat(params)
+        rest_paths, rest_tree = _flat(rest)
         self._trees = (params_tree, rest_tree)
         self.param_paths, self.rest_paths = tuple(param_paths), tuple(rest_paths)
         self.initial = (jax.tree.leaves(params), jax.tree.leaves(rest))
         variables = dict(nnx.to_flat_state(nnx.state(module)))
         self.kinds = {path: _kind(variables[path]) for path in (*self.param_paths, *self.rest_paths)}
 
-    def call(self, params: Leaves, rest: Leaves, training: bool | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, list[Any]]:
+    def call(
+        self, params: Leaves, rest: Leaves, training: bool | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any, list[Any]]:
         states = [jax.tree.unflatten(tree, list(leaves)) for tree, leaves in zip(self._trees, (params, rest), strict=True)]
         # copy=True: the merged module must not hold variables of another trace level.
         module = nnx.merge(self._graphs[training], *states, copy=True)
         outputs = module(*args, **kwargs)  # type: ignore[operator]
-        return outputs, jax.tree.leaves(nnx.split(module, nnx.Param, ...)[2])
+        return outputs, jax.tree.leaves(_split(module)[2])
 
     def rebuild(self, params: Leaves, rest: Leaves) -> nnx.Module:
         states = [jax.tree.unflatten(tree, list(leaves)) for tree, leaves in zip(self._trees, (params, rest), strict=True)]
         return nnx.merge(self._graphs[None], *states, copy=True)
+
+
+def _split(module: nnx.Module) -> tuple[Any, Any, Any]:
+    """Graph, parameters, and everything else."""
+    parts: Any = nnx.split(module, nnx.Param, ...)
+    return parts
 
 
 def _flat(state: Any) -> tuple[list[Path], Any]:
@@ -112,9 +123,9 @@ def _graphs_of_modes(module: nnx.Module) -> dict[bool | None, Any]:
     """The graph in training and in evaluation mode; the user's module is left as it was."""
     twin = nnx.clone(module)
     twin.train()
-    training = nnx.split(twin, nnx.Param, ...)[0]
+    training = _split(twin)[0]
     twin.eval()
-    return {True: training, False: nnx.split(twin, nnx.Param, ...)[0]}
+    return {True: training, False: _split(twin)[0]}
 
 
 def _kind(variable: Any) -> str:
@@ -143,13 +154,17 @@ class LinenDefinition:
         self.param_paths, self.rest_paths = tuple(param_paths), tuple(rest_paths)
         self.kinds = {path: str(path[0]) for path in (*self.param_paths, *self.rest_paths)}
 
-    def call(self, params: Leaves, rest: Leaves, training: bool | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, list[Any]]:
+    def call(
+        self, params: Leaves, rest: Leaves, training: bool | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any, list[Any]]:
         variables, others = (jax.tree.unflatten(tree, list(leaves)) for tree, leaves in zip(self._trees, (params, rest), strict=True))
         stream = others.pop("rng")["dropout"]
         if training is False:
             return self.module.apply({**variables, **others}, *args, **kwargs), list(rest)
         following, now = jax.random.split(stream)
-        outputs, updated = self.module.apply({**variables, **others}, *args, mutable=list(self._collections), rngs={"dropout": now}, **kwargs)
+        outputs, updated = self.module.apply(
+            {**variables, **others}, *args, mutable=list(self._collections), rngs={"dropout": now}, **kwargs
+        )
         return outputs, jax.tree.leaves({**others, **updated, "rng": {"dropout": following}})
 
     def rebuild(self, params: Leaves, rest: Leaves) -> nn.Module:

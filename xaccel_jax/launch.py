@@ -39,7 +39,9 @@ def _initialize(environment: LaunchEnvironment, settings: Settings) -> None:
             "make the Accelerator (or PartialState) before the first jax.devices(), jnp.… or jax.random.key(…)"
         )
     if environment.main_address is None or environment.main_port is None:
-        raise ConfigurationError("a run of several JAX processes needs MASTER_ADDR and MASTER_PORT (process 0's address): start it with `xaccel launch`")
+        raise ConfigurationError(
+            "a run of several JAX processes needs MASTER_ADDR and MASTER_PORT (process 0's address): start it with `xaccel launch`"
+        )
     jax.distributed.initialize(
         coordinator_address=f"{environment.main_address}:{environment.main_port}",
         num_processes=environment.num_processes,

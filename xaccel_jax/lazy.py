@@ -46,7 +46,9 @@ class Lazy:
         if self._run is not None:
             self._run()
             if self._run is not None:
-                raise StepError(f"the {self.what} was never computed: its step failed, or its gradients were dropped by zero_grad() or free_memory()")
+                raise StepError(
+                    f"the {self.what} was never computed: its step failed, or its gradients were dropped by zero_grad() or free_memory()"
+                )
         return self._value
 
     def detach(self) -> Any:
@@ -117,6 +119,10 @@ def _unwrapped(value: Any) -> Any:
     return value.value if isinstance(value, Lazy) else value
 
 
+def _unary(function: Callable[[Any], Any]) -> Callable[[Lazy], Any]:
+    return lambda self: function(self.value)
+
+
 def _binary(function: Callable[[Any, Any], Any], reflected: bool) -> Callable[[Lazy, Any], Any]:
     if reflected:
         return lambda self, other: function(_unwrapped(other), self.value)
@@ -129,4 +135,4 @@ for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul"
 for _name in ("lt", "le", "gt", "ge", "eq", "ne"):
     setattr(Lazy, f"__{_name}__", _binary(getattr(operator, _name), reflected=False))
 for _name in ("neg", "pos", "abs"):
-    setattr(Lazy, f"__{_name}__", lambda self, _function=getattr(operator, _name): _function(self.value))
+    setattr(Lazy, f"__{_name}__", _unary(getattr(operator, _name)))

@@ -49,7 +49,9 @@ class Rule:
         index: list[slice] = [slice(None)] * leaf.ndim
         for dim, (start, stop) in zip(self.permutation, bounds, strict=True):
             size = leaf.shape[dim]
-            index[dim] = slice(size - start - 1, size - stop - 1 if size - stop > 0 else None, -1) if dim in self.flipped else slice(start, stop)
+            index[dim] = (
+                slice(size - start - 1, size - stop - 1 if size - stop > 0 else None, -1) if dim in self.flipped else slice(start, stop)
+            )
         part = leaf[tuple(index)].transpose(self.permutation)
         # ascontiguousarray makes a 0-d array 1-d.
         return np.ascontiguousarray(part).reshape(part.shape)
@@ -62,7 +64,13 @@ class Rule:
 
     def record(self) -> dict[str, Any]:
         """For the manifest."""
-        return {"path": list(self.path), "permute": list(self.permutation), "flip": list(self.flipped), "role": self.role, "guessed": self.guessed}
+        return {
+            "path": list(self.path),
+            "permute": list(self.permutation),
+            "flip": list(self.flipped),
+            "role": self.role,
+            "guessed": self.guessed,
+        }
 
 
 def rule(module: Any, path: Path, shape: tuple[int, ...]) -> Rule:
@@ -151,7 +159,9 @@ def _linen_role(path: Path) -> str | None:
 def _guess(path: Path, shape: tuple[int, ...]) -> str:
     leaf = str(path[-1])
     if leaf == "kernel":
-        return {2: "linear", 4: "conv", 5: "conv"}.get(len(shape), "conv" if "conv" in str(path[-2]).lower() and len(shape) == 3 else "kept")
+        return {2: "linear", 4: "conv", 5: "conv"}.get(
+            len(shape), "conv" if "conv" in str(path[-2]).lower() and len(shape) == 3 else "kept"
+        )
     if leaf == "embedding":
         return "embedding"
     return "norm" if leaf in ("scale", "mean", "var") else "kept"

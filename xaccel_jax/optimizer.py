@@ -52,7 +52,9 @@ class AcceleratedOptimizer:
         self._accumulation = accumulation
         transformation = optimizer.tx if isinstance(optimizer, nnx.Optimizer) else optimizer
         if isinstance(transformation, optax.MultiSteps):
-            raise ConfigurationError("optax.MultiSteps accumulates by itself: use Accelerator(gradient_accumulation_steps=…) and the inner transformation")
+            raise ConfigurationError(
+                "optax.MultiSteps accumulates by itself: use Accelerator(gradient_accumulation_steps=…) and the inner transformation"
+            )
         state = jax.jit(transformation.init, out_shardings=sharding)(nest(model.definition.param_paths, model.params))
         with_paths, tree = jax.tree_util.tree_flatten_with_path(state)
         self.transformation = Transformation(transformation, tree, tuple(path for path, _ in with_paths))

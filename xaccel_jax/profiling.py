@@ -16,7 +16,16 @@ from xaccel.config.handlers import ProfileKwargs
 from xaccel.errors import UnsupportedError
 from xaccel.process.topology import ProcessTopology
 
-_TORCH_ONLY = ("activities", "schedule_option", "on_trace_ready", "record_shapes", "profile_memory", "with_stack", "with_flops", "with_modules")
+_TORCH_ONLY = (
+    "activities",
+    "schedule_option",
+    "on_trace_ready",
+    "record_shapes",
+    "profile_memory",
+    "with_stack",
+    "with_flops",
+    "with_modules",
+)
 
 
 @contextmanager
@@ -28,7 +37,9 @@ def profile(handler: ProfileKwargs, topology: ProcessTopology) -> Iterator[Any]:
     """
     asked = [name for name in _TORCH_ONLY if getattr(handler, name)]
     if asked:
-        raise UnsupportedError(f"ProfileKwargs({', '.join(asked)}): JAX's profiler records everything and has no such options; use output_trace_dir alone")
+        raise UnsupportedError(
+            f"ProfileKwargs({', '.join(asked)}): JAX's profiler records everything and has no such options; use output_trace_dir alone"
+        )
     with tempfile.TemporaryDirectory(prefix="xaccel-profile-") as folder:
         with jax.profiler.trace(folder, create_perfetto_trace=True):
             yield None

@@ -98,12 +98,16 @@ class StepProgram:
         """A loss function was prepared: models in training mode give lazy outputs from now on."""
         self._loss_is_prepared = True
 
-    def backward(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], scale: float, num_items: Any, has_aux: bool) -> Any:
+    def backward(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], scale: float, num_items: Any, has_aux: bool
+    ) -> Any:
         """Record one micro-step; returns its lazy loss, or `(loss, aux)`."""
         self._check_items(num_items)
         model, key, spec, inputs = self._take_apart(function, args, kwargs, has_aux)
         if self._model is not None and self._model is not model:
-            raise StepError("two models had a backward before one optimizer step; step the first model's optimizer before the second backward")
+            raise StepError(
+                "two models had a backward before one optimizer step; step the first model's optimizer before the second backward"
+            )
         loss = Lazy("loss", self.flush)
         aux = Lazy("auxiliary output", self.flush) if has_aux else None
         self._model = model
@@ -132,7 +136,9 @@ class StepProgram:
     def _check_items(self, num_items: Any) -> None:
         counted = self._items is not None or any(micro.num_items is not None for micro in self._micros)
         if self._model is not None and counted != (num_items is not None):
-            raise StepError("backward() was called with and without num_items in one accumulation window: the gradient would be neither mean")
+            raise StepError(
+                "backward() was called with and without num_items in one accumulation window: the gradient would be neither mean"
+            )
 
     def _take_apart(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], has_aux: bool
@@ -143,7 +149,9 @@ class StepProgram:
         num_captured = len(jax.tree.leaves(captured, is_leaf=_is_leaf))
         models = {id(leaf): leaf for leaf in leaves if isinstance(leaf, Model)}
         if len(models) != 1:
-            raise StepError(f"the loss function works on {len(models)} prepared models, expected one: pass the model, or prepare exactly one")
+            raise StepError(
+                f"the loss function works on {len(models)} prepared models, expected one: pass the model, or prepare exactly one"
+            )
         inputs, kinds, statics = [], [], []
         for place, leaf in enumerate(leaves):
             # As for jax.jit: what a function captures is constant unless it is an array; its arguments are traced, numbers too.
@@ -179,7 +187,7 @@ class StepProgram:
         model = self._require_model()
         tail = Tail(tuple(self._tail), None)
         compiled = self._find(model, (), tail)
-        norms = compiled.norms(self._buffer, self._total_items())
+        norms = compiled.norms(self._buffer or [], self._total_items())
         for handle, norm in zip(self._tail_handles, norms, strict=True):
             handle.set(norm)
 
@@ -208,7 +216,14 @@ class StepProgram:
         state = optimizer.state_leaves_list if optimizer is not None else []
         rates = optimizer.overrides() if optimizer is not None else {}
         outcome = compiled(
-            model.params, model.rest, state, self._buffer, [micro.inputs for micro in micros], [micro.scale for micro in micros], rates, self._total_items()
+            model.params,
+            model.rest,
+            state,
+            self._buffer,
+            [micro.inputs for micro in micros],
+            [micro.scale for micro in micros],
+            rates,
+            self._total_items(),
         )
         model.rest = outcome.rest
         if tail is not None:
@@ -219,7 +234,10 @@ class StepProgram:
         if self._items is None and all(micro.num_items is None for micro in self._micros):
             return None
         pending = [micro.num_items for micro in self._micros]
-        return sum((np.asarray(each) if not isinstance(each, jax.Array) else each for each in pending), start=0 if self._items is None else self._items)
+        return sum(
+            (np.asarray(each) if not isinstance(each, jax.Array) else each for each in pending),
+            start=0 if self._items is None else self._items,
+        )
 
     def _find(self, model: Model, keys: tuple[MicroKey, ...], tail: Tail | None) -> Compiled:
         key = (id(model), keys, tail, self._buffer is not None, self._items is not None)
@@ -255,19 +273,23 @@ class StepProgram:
     def forward(self, model: Model, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The model called by the user: lazily where a prepared loss may follow, else at once."""
         if self._loss_is_prepared and model.training is not False:
-            output = LazyOutput(model, args, kwargs, lambda: output.set(self._forward_now(model, args, kwargs)))
+            output: LazyOutput = LazyOutput(model, args, kwargs, lambda: output.set(self._forward_now(model, args, kwargs)))
             return output
         return self._forward_now(model, args, kwargs)
 
     def _forward_now(self, model: Model, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self.flush()
         leaves, tree = jax.tree.flatten((args, kwargs))
-        kinds = tuple("sharded" if is_sharded(as_input(leaf)) else "input" if (is_array(leaf) or is_number(leaf)) else "static" for leaf in leaves)
+        kinds = tuple(
+            "sharded" if is_sharded(as_input(leaf)) else "input" if (is_array(leaf) or is_number(leaf)) else "static" for leaf in leaves
+        )
         statics = tuple(static_key(leaf) for leaf, kind in zip(leaves, kinds, strict=True) if kind == "static")
         key = (id(model), tree, kinds, statics, model.training, self._precision_key())
         if key not in self._forwards:
             self._forwards[key] = self._compiler.forward(model, tree, kinds, leaves, self._precision)
-        outputs, rest = self._forwards[key](model.params, model.rest, [as_input(leaf) for leaf in leaves if (is_array(leaf) or is_number(leaf))])
+        outputs, rest = self._forwards[key](
+            model.params, model.rest, [as_input(leaf) for leaf in leaves if (is_array(leaf) or is_number(leaf))]
+        )
         if model.training is not False:
             model.rest = rest
         return outputs

@@ -11,9 +11,9 @@ import numpy as np
 from jax.sharding import NamedSharding
 
 from xaccel import tree
-from xaccel.checkpoint.object_state import ReadSlice
 from xaccel.checkpoint.array_state import ArrayState
 from xaccel.checkpoint.chunks import full_bounds
+from xaccel.checkpoint.object_state import ReadSlice
 from xaccel.checkpoint.ownership import assign_owners
 from xaccel.checkpoint.records import TensorRecord, WantedTensor
 from xaccel.checkpoint.safetensors_file import dtype_tag
@@ -38,7 +38,9 @@ def _restored(values: np.ndarray, live: jax.Array, sharding: NamedSharding, name
     if values.dtype != target and values.dtype.kind in "iu":
         limits = np.iinfo(target)
         if values.size and (values.min() < limits.min or values.max() > limits.max):
-            raise CheckpointMismatchError(f"{name}: {values.dtype.name} values up to {values.max()} do not fit into {target.name}; set jax_enable_x64")
+            raise CheckpointMismatchError(
+                f"{name}: {values.dtype.name} values up to {values.max()} do not fit into {target.name}; set jax_enable_x64"
+            )
     cast = values.astype(target)
     return jax.make_array_from_callback(cast.shape, sharding, lambda index: cast[index])
 
@@ -92,7 +94,9 @@ class ModelState(_LeafState):
         variables, kinds = model.variables(), model.variable_kinds()
         self._streams = {path: leaf for path, leaf in variables.items() if kinds[path] == "rng"}
         rules = {path: rule(model.definition.module, path, leaf.shape) for path, leaf in variables.items() if path not in self._streams}
-        super().__init__(topology, sharding, {each.name: variables[path] for path, each in rules.items()}, {each.name: each for each in rules.values()})
+        super().__init__(
+            topology, sharding, {each.name: variables[path] for path, each in rules.items()}, {each.name: each for each in rules.values()}
+        )
 
     def scalars(self) -> dict[str, Any]:
         return {"rng": [[list(path), _stream_to_json(leaf)] for path, leaf in self._streams.items()]}
@@ -103,7 +107,11 @@ class ModelState(_LeafState):
     def load(self, read: ReadSlice, scalars: Mapping[str, Any]) -> list[str]:
         loaded = {self._rules[name].path: self._read_leaf(name, read) for name in self._leaves}
         streams = {tuple(path): value for path, value in scalars.get("rng", [])}
-        lost = [f"random stream {'.'.join(map(str, path))}: not in the checkpoint, goes on as it is" for path in self._streams if path not in streams]
+        lost = [
+            f"random stream {'.'.join(map(str, path))}: not in the checkpoint, goes on as it is"
+            for path in self._streams
+            if path not in streams
+        ]
         for path, leaf in self._streams.items():
             if path in streams:
                 loaded[path] = _stream_from_json(streams[path], leaf, self._sharding)
@@ -214,7 +222,9 @@ class RegisteredState(ArrayState):
 
     def wanted(self, stored: Mapping[str, TensorRecord]) -> Sequence[WantedTensor]:
         # The object takes whatever it once gave: its own state may hold other arrays by now.
-        return [WantedTensor(name=name, shape=each.shape, dtype=each.dtype, bounds=(full_bounds(each.shape),)) for name, each in stored.items()]
+        return [
+            WantedTensor(name=name, shape=each.shape, dtype=each.dtype, bounds=(full_bounds(each.shape),)) for name, each in stored.items()
+        ]
 
     def load(self, read: ReadSlice, scalars: Mapping[str, Any]) -> list[str]:
         def build(node: Any) -> Any:

@@ -100,7 +100,8 @@ class Compiled:
         items: Any,
     ) -> Outcome:
         limits = [limit for _, limit, _ in self._tail.clips] if self._tail else []
-        return Outcome(*self._call(params, rest, state, buffer, inputs, scales, limits, rates, items))
+        outcome: tuple[Any, ...] = self._call(params, rest, state, buffer, inputs, scales, limits, rates, items)
+        return Outcome(*outcome)
 
     def norms(self, buffer: list[Any], items: Any) -> list[Any]:
         """The norms that the recorded clips would report."""
@@ -111,13 +112,17 @@ def build(compiler: Any, precision: Any, model: Model, specs: Sequence[MicroSpec
     """The compiled step of these micro-steps and this tail."""
     structure = (model, list(specs), precision)
 
-    def step(replicas: Any, params: Any, rest: Any, state: Any, buffer: Any, inputs: Any, scales: Any, limits: Any, rates: Any, items: Any) -> Any:
+    def step(
+        replicas: Any, params: Any, rest: Any, state: Any, buffer: Any, inputs: Any, scales: Any, limits: Any, rates: Any, items: Any
+    ) -> Any:
         gradients, losses, aux = buffer, [], []
         if specs:
             run = _scanned if scan else _unrolled
-            local = [replicas.local(leaves) for leaves in (params, rest, [jnp.zeros_like(leaf) for leaf in params])]
-            added, rest, losses, aux = run(structure, *local, inputs, scales)
-            added, rest, losses = replicas.mean(added), replicas.first(rest), replicas.mean(losses)
+            zeros = replicas.local([jnp.zeros_like(leaf) for leaf in params])
+            added, rest, losses, aux = run(structure, replicas.local(params), replicas.local(rest), zeros, inputs, scales)
+            # With token counts losses are sums, and so is what the replicas have together.
+            join = replicas.mean if items is None else replicas.sum
+            added, rest, losses = join(added), replicas.first(rest), join(losses)
             gradients = added if buffer is None else [old + new for old, new in zip(buffer, added, strict=True)]
         if tail is None:
             return [], rest, [], gradients, losses, aux, []
@@ -167,7 +172,12 @@ def _scanned(structure: Any, params: Any, rest: Any, gradients: Any, inputs: Any
 
     (gradients, rest), (losses, aux) = jax.lax.scan(body, (gradients, rest), (stacked, jnp.asarray(scales, jnp.float32)))
     count = len(inputs)
-    return gradients, rest, [losses[index] for index in range(count)], [jax.tree.map(lambda leaf, i=index: leaf[i], aux) for index in range(count)]
+    return (
+        gradients,
+        rest,
+        [losses[index] for index in range(count)],
+        [jax.tree.map(lambda leaf, i=index: leaf[i], aux) for index in range(count)],
+    )
 
 
 def _divided(gradients: list[Any], items: Any) -> list[Any]:

@@ -17,7 +17,7 @@ _BY_BITS: dict[torch.dtype, tuple[torch.dtype, np.dtype[Any]]] = {
     torch.float8_e5m2: (torch.uint8, np.dtype(ml_dtypes.float8_e5m2)),
 }
 _TORCH_OF = {numpy_dtype: torch_dtype for torch_dtype, (_, numpy_dtype) in _BY_BITS.items()}
-_BITS_OF = {2: np.dtype(np.int16), 1: np.dtype(np.uint8)}
+_BITS_OF: dict[int, Any] = {2: np.int16, 1: np.uint8}
 
 
 def to_numpy(tensor: torch.Tensor) -> np.ndarray:
@@ -75,7 +75,11 @@ class TorchArrays:
             return np.pad(array, widths, constant_values=np.asarray(value).astype(array.dtype))
         shape = list(array.shape)
         shape[dim] += before + after
-        padded = torch.full(shape, 0, dtype=torch.uint8, device=array.device).to(array.dtype) if array.dtype in _BY_BITS else array.new_empty(shape)
+        padded = (
+            torch.full(shape, 0, dtype=torch.uint8, device=array.device).to(array.dtype)
+            if array.dtype in _BY_BITS
+            else array.new_empty(shape)
+        )
         padded.fill_(value)
         padded.narrow(dim, before, array.shape[dim]).copy_(array)
         return padded

@@ -11,7 +11,7 @@ TORCH_VERSION = Version(torch.__version__.split("+")[0])
 HAS_CPU_SYNC_BATCH_NORM = False
 """torch (up to 2.13 at least) refuses `SyncBatchNorm` on CPU tensors; `xaccel_torch.batch_norm` stands in."""
 
-if TORCH_VERSION >= Version("2.13"):
+if Version("2.13") <= TORCH_VERSION:
     all_gather_flat = dist.all_gather_single
     """torch 2.13 renamed `all_gather_into_tensor`, and warns at the old name."""
 else:

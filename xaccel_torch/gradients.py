@@ -75,7 +75,9 @@ class TorchGradients:
         """Keep the window's number of items; one window is weighted by items throughout, or not at all."""
         mixed = self._plain_backward if num_items is not None else self._num_items is not None
         if mixed:
-            raise StepError("backward() was called with and without num_items in one accumulation window: the gradient would be neither mean")
+            raise StepError(
+                "backward() was called with and without num_items in one accumulation window: the gradient would be neither mean"
+            )
         if num_items is None:
             self._plain_backward = not self._accumulation.sync_gradients
         else:

@@ -20,7 +20,9 @@ def choose_device(environment: LaunchEnvironment, cpu: bool) -> tuple[Any, str]:
         return torch.device("cpu"), "cpu"
     local = environment.local_process_index or 0
     if local >= torch.cuda.device_count():
-        raise ConfigurationError(f"local process {local} has no GPU of its own: this machine has {torch.cuda.device_count()}; start fewer processes")
+        raise ConfigurationError(
+            f"local process {local} has no GPU of its own: this machine has {torch.cuda.device_count()}; start fewer processes"
+        )
     device = torch.device("cuda", local)
     torch.cuda.set_device(device)
     return device, "cuda"
@@ -62,10 +64,12 @@ def _init_process_group(environment: LaunchEnvironment, settings: Settings, kind
     backend = handler.backend if handler is not None and handler.backend is not None else ("nccl" if kind == "cuda" else "gloo")
     if backend == "nccl" and kind == "cpu":
         raise ConfigurationError("InitProcessGroupKwargs(backend='nccl') needs CUDA devices; this run is on the CPU: use 'gloo'")
+    timeout = datetime.timedelta(seconds=settings.collective_timeout_seconds)
+    if handler is None or handler.init_method is None:
+        dist.init_process_group(backend, timeout=timeout)
+        return
+    assert environment.process_index is not None, "a launched process has a rank"
+    assert environment.num_processes is not None, "a launched process knows their number"
     dist.init_process_group(
-        backend,
-        init_method=handler.init_method if handler is not None else None,
-        rank=environment.process_index if handler is not None and handler.init_method else -1,
-        world_size=environment.num_processes or -1 if handler is not None and handler.init_method else -1,
-        timeout=datetime.timedelta(seconds=settings.collective_timeout_seconds),
+        backend, init_method=handler.init_method, rank=environment.process_index, world_size=environment.num_processes, timeout=timeout
     )

@@ -67,13 +67,15 @@ class AcceleratedOptimizer(torch.optim.Optimizer):
 
     def train(self) -> None:
         """For optimizers that know modes (schedule-free ones)."""
-        if callable(getattr(self.optimizer, "train", None)):
-            self.optimizer.train()
+        switch = getattr(self.optimizer, "train", None)
+        if callable(switch):
+            switch()
 
     def eval(self) -> None:
         """For optimizers that know modes (schedule-free ones)."""
-        if callable(getattr(self.optimizer, "eval", None)):
-            self.optimizer.eval()
+        switch = getattr(self.optimizer, "eval", None)
+        if callable(switch):
+            switch()
 
     def __repr__(self) -> str:
         return f"AcceleratedOptimizer({self.optimizer!r})"

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 
 from xaccel import tree
-from xaccel.checkpoint.object_state import ReadSlice
 from xaccel.checkpoint.array_state import ArrayState
 from xaccel.checkpoint.chunks import full_bounds
 from xaccel.checkpoint.names import is_derived
+from xaccel.checkpoint.object_state import ReadSlice
 from xaccel.checkpoint.ownership import assign_owners
 from xaccel.checkpoint.records import TensorRecord, WantedTensor
 from xaccel.checkpoint.safetensors_file import dtype_tag
@@ -39,7 +39,9 @@ class _TensorState:
         self._tensors, self._aliases = collect()
 
     def describe(self) -> Sequence[TensorRecord]:
-        owners = assign_owners({name: tensor.numel() * tensor.element_size() for name, tensor in self._tensors.items()}, self._topology.num_processes)
+        owners = assign_owners(
+            {name: tensor.numel() * tensor.element_size() for name, tensor in self._tensors.items()}, self._topology.num_processes
+        )
         return [self._record(name, tensor, owners[name]) for name, tensor in self._tensors.items()]
 
     def _record(self, name: str, tensor: torch.Tensor, owner: int) -> TensorRecord:
@@ -117,7 +119,8 @@ class OptimizerState(_TensorState):
             if slots.STEP_ENTRY in state:
                 steps[name] = int(state[slots.STEP_ENTRY])
         groups = [
-            {"params": names, "options": slots.options_of(group)} for names, group in zip(self._groups, self._optimizer.param_groups, strict=True)
+            {"params": names, "options": slots.options_of(group)}
+            for names, group in zip(self._groups, self._optimizer.param_groups, strict=True)
         ]
         return {"type": type(self._optimizer).__name__, "groups": groups, "steps": steps}
 
@@ -183,7 +186,13 @@ class OptimizerState(_TensorState):
                 else:
                     group[key] = tuple(value) if isinstance(group[key], tuple) else value
             # Another framework's optimizer has other options; those that it lacks keep the value that this optimizer was made with.
-            lost += [] if not same_type else [f"option {key}: not in the checkpoint, stays {group[key]!r}" for key in group if key != "params" and key not in options]
+            lost += (
+                []
+                if not same_type
+                else [
+                    f"option {key}: not in the checkpoint, stays {group[key]!r}" for key in group if key != "params" and key not in options
+                ]
+            )
         return lost
 
 
@@ -218,7 +227,8 @@ class RegisteredState(_TensorState):
     def wanted(self, stored: Mapping[str, TensorRecord]) -> Sequence[WantedTensor]:
         # The object takes whatever it once gave: its own state may hold other tensors by now.
         return [
-            WantedTensor(name=name, shape=record.shape, dtype=record.dtype, bounds=(full_bounds(record.shape),)) for name, record in stored.items()
+            WantedTensor(name=name, shape=record.shape, dtype=record.dtype, bounds=(full_bounds(record.shape),))
+            for name, record in stored.items()
         ] or [self._wanted(name, tensor) for name, tensor in self._tensors.items()]
 
     def load(self, read: ReadSlice, scalars: Mapping[str, Any]) -> list[str]:
@@ -274,7 +284,7 @@ class RandomState:
     """Python's, NumPy's and torch's generators of this process."""
 
     def __init__(self) -> None:
-        keys = np.random.get_state(legacy=True)
+        keys = _numpy_state()
         self._arrays = ArrayState({**generator_states(), "numpy_keys": np.asarray(keys[1])})
 
     def describe(self) -> Sequence[TensorRecord]:
@@ -284,7 +294,7 @@ class RandomState:
         return self._arrays.read(name, bounds)
 
     def scalars(self) -> dict[str, Any]:
-        name, _, position, has_gauss, cached = np.random.get_state(legacy=True)
+        name, _, position, has_gauss, cached = _numpy_state()
         return {"python": random.getstate(), "numpy": [name, position, has_gauss, cached]}
 
     def wanted(self, stored: Mapping[str, TensorRecord]) -> Sequence[WantedTensor]:
@@ -302,6 +312,11 @@ class RandomState:
             elif not restore_generator_state(record.name, values):
                 lost.append(f"random state {record.name}: this machine has no such device")
         return lost
+
+
+def _numpy_state() -> tuple[Any, ...]:
+    state: Any = np.random.get_state(legacy=True)
+    return state
 
 
 class TorchState:

@@ -1,6 +1,6 @@
 """The demo: PyTorch trains on two processes, JAX resumes in the middle of an epoch on eight devices, plain PyTorch opens the result.
 
-    python examples/digits/run.py        (or `make demo`)
+python examples/digits/run.py        (or `make demo`)
 """
 
 from __future__ import annotations
@@ -81,9 +81,33 @@ def plot(torch_losses: list, jax_losses: list) -> Path:
 def main() -> None:
     shutil.rmtree(RUN, ignore_errors=True)
     shared = ["train.py", "--project-dir", str(RUN)]
-    launch("PyTorch, 2 processes", "--backend", "torch", "--num_processes", "2", "--cpu", *shared, "--backend", "torch", "--stop-after", str(TORCH_STEPS))
+    launch(
+        "PyTorch, 2 processes",
+        "--backend",
+        "torch",
+        "--num_processes",
+        "2",
+        "--cpu",
+        *shared,
+        "--backend",
+        "torch",
+        "--stop-after",
+        str(TORCH_STEPS),
+    )
     first = result("torch")
-    launch("JAX, 8 devices, from PyTorch's checkpoint", "--backend", "jax", "--devices", "8", "--cpu", *shared, "--backend", "jax", "--resume", first["checkpoint"])
+    launch(
+        "JAX, 8 devices, from PyTorch's checkpoint",
+        "--backend",
+        "jax",
+        "--devices",
+        "8",
+        "--cpu",
+        *shared,
+        "--backend",
+        "jax",
+        "--resume",
+        first["checkpoint"],
+    )
     second = result("jax")
 
     Console().rule("plain PyTorch, from JAX's checkpoint")

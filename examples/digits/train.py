@@ -1,7 +1,7 @@
 """Train a digit classifier: one script for both frameworks; only the model's definition differs.
 
-    xaccel launch --backend torch --num_processes 2 examples/digits/train.py --backend torch --stop-after 40
-    xaccel launch --backend jax --devices 8 examples/digits/train.py --backend jax --resume runs/digits/checkpoints/checkpoint_3
+xaccel launch --backend torch --num_processes 2 examples/digits/train.py --backend torch --stop-after 40
+xaccel launch --backend jax --devices 8 examples/digits/train.py --backend jax --resume runs/digits/checkpoints/checkpoint_3
 """
 
 from __future__ import annotations
@@ -82,7 +82,9 @@ def main() -> None:
         ArrayLoader(train, batch_size=GLOBAL_BATCH, shuffle=True),
         ArrayLoader(test, batch_size=GLOBAL_BATCH),
     )
-    accelerator.init_trackers("digits", config={"backend": args.backend, "global_batch": GLOBAL_BATCH, "peak_learning_rate": PEAK_LEARNING_RATE})
+    accelerator.init_trackers(
+        "digits", config={"backend": args.backend, "global_batch": GLOBAL_BATCH, "peak_learning_rate": PEAK_LEARNING_RATE}
+    )
 
     progress = Progress()
     accelerator.register_for_checkpointing(progress)
@@ -92,7 +94,12 @@ def main() -> None:
 
     losses = []
     while progress.epoch < args.epochs and progress.step != args.stop_after:
-        bar = tqdm(train_loader, desc=f"{args.backend} epoch {progress.epoch + 1}/{args.epochs}", initial=progress.step % steps_per_epoch, total=steps_per_epoch)
+        bar = tqdm(
+            train_loader,
+            desc=f"{args.backend} epoch {progress.epoch + 1}/{args.epochs}",
+            initial=progress.step % steps_per_epoch,
+            total=steps_per_epoch,
+        )
         for batch in bar:
             with accelerator.accumulate(model):
                 loss = accelerator.backward(framework.loss_fn, batch)
@@ -115,7 +122,13 @@ def main() -> None:
     accelerator.print(f"{args.backend}: accuracy {accuracy:.4f} at step {progress.step}; saved {checkpoint}")
     if accelerator.is_main_process:
         np.save(args.project_dir / f"logits_{args.backend}.npy", logits)
-        record = {"accuracy": accuracy, "losses": losses, "checkpoint": str(checkpoint), "processes": accelerator.num_processes, "replicas": accelerator.num_replicas}
+        record = {
+            "accuracy": accuracy,
+            "losses": losses,
+            "checkpoint": str(checkpoint),
+            "processes": accelerator.num_processes,
+            "replicas": accelerator.num_replicas,
+        }
         (args.project_dir / f"result_{args.backend}.json").write_text(json.dumps(record))
     accelerator.end_training()
 

@@ -39,7 +39,9 @@ def run(code: str) -> str:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT).stdout.strip()
 
 
-@pytest.mark.parametrize("code", ["import xaccel", "import xaccel, xaccel.utils", "from xaccel.cli import main", "from xaccel import Accelerator"])
+@pytest.mark.parametrize(
+    "code", ["import xaccel", "import xaccel, xaccel.utils", "from xaccel.cli import main", "from xaccel import Accelerator"]
+)
 def test_no_framework_is_loaded(code: str) -> None:
     """Cases C-97 and C-120."""
     loaded = run(f"{code}; import sys; print([n for n in {[*FRAMEWORKS, *PACKAGES[1:]]} if n in sys.modules])")
@@ -80,7 +82,11 @@ def test_both_adapters_have_the_same_files() -> None:
 @pytest.mark.parametrize("package", PACKAGES)
 def test_no_hasattr(package: str) -> None:
     for path, tree in sources(package):
-        calls = [node.lineno for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "hasattr"]
+        calls = [
+            node.lineno
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "hasattr"
+        ]
         assert not calls, f"{path}:{calls}: declare the attribute"
 
 

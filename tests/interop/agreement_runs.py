@@ -59,7 +59,11 @@ def accelerate(backend: str, run: Run) -> tuple[Any, Any]:
 
     config = DataLoaderConfiguration(split_batches=True, data_seed=11)
     accelerator = Accelerator(
-        backend=backend, cpu=True, dataloader_config=config, gradient_accumulation_steps=run.accumulation, batch_statistics=run.batch_statistics
+        backend=backend,
+        cpu=True,
+        dataloader_config=config,
+        gradient_accumulation_steps=run.accumulation,
+        batch_statistics=run.batch_statistics,
     )
     return accelerator, accelerator.prepare(ArrayLoader(digits(run.dtype), batch_size=GLOBAL_BATCH, shuffle=True, drop_last=True))
 

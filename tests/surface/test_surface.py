@@ -18,7 +18,15 @@ MEMBERS = [(owner, name) for owner, members in REFERENCE.items() for name in mem
 
 # Arguments of classes that come with strategies of their own; here they are refused or absent.
 ABSENT_PARAMETERS = {
-    ("AcceleratorState", "__init__"): {"dynamo_plugin", "deepspeed_plugin", "fsdp_plugin", "torch_tp_plugin", "megatron_lm_plugin", "parallelism_config", "**kwargs"},
+    ("AcceleratorState", "__init__"): {
+        "dynamo_plugin",
+        "deepspeed_plugin",
+        "fsdp_plugin",
+        "torch_tp_plugin",
+        "megatron_lm_plugin",
+        "parallelism_config",
+        "**kwargs",
+    },
     ("PartialState", "__init__"): {"**kwargs"},
     ("GradientState", "__init__"): {"gradient_accumulation_plugin"},
     ("PartialState", "destroy_process_group"): {"group"},
@@ -33,7 +41,9 @@ def test_member_exists_or_is_a_known_gap(owner: str, name: str) -> None:
     assert exists != known_gap, f"{owner}.{name}: {'exists, so take it out of gaps.toml' if exists else 'is missing'}"
 
 
-@pytest.mark.parametrize(("owner", "name"), [(owner, name) for owner, name in MEMBERS if name not in GAPS.get(owner, {})], ids=lambda part: str(part))
+@pytest.mark.parametrize(
+    ("owner", "name"), [(owner, name) for owner, name in MEMBERS if name not in GAPS.get(owner, {})], ids=lambda part: str(part)
+)
 def test_parameters(owner: str, name: str) -> None:
     expected = REFERENCE[owner][name]
     member = inspect.getattr_static(getattr(xaccel, owner), name)
@@ -62,5 +72,9 @@ def test_all_is_sorted_and_resolves() -> None:
 
 
 def test_every_member_of_accelerator_has_a_contract() -> None:
-    undocumented = [name for name, member in inspect.getmembers(xaccel.Accelerator) if not name.startswith("_") and callable(member) and not inspect.getdoc(member)]
+    undocumented = [
+        name
+        for name, member in inspect.getmembers(xaccel.Accelerator)
+        if not name.startswith("_") and callable(member) and not inspect.getdoc(member)
+    ]
     assert not undocumented

@@ -10,7 +10,9 @@ from typing import Any, Protocol
 class Gradients(Protocol):
     """The gradient side of one strategy with one precision."""
 
-    def backward(self, loss: Any | Callable[..., Any], *args: Any, scale: float, num_items: Any = None, has_aux: bool = False, **kwargs: Any) -> Any:
+    def backward(
+        self, loss: Any | Callable[..., Any], *args: Any, scale: float, num_items: Any = None, has_aux: bool = False, **kwargs: Any
+    ) -> Any:
         """Accumulate the gradient of `scale * loss`.
 
         Args:

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from xaccel.checkpoint.object_state import ReadSlice
 from xaccel.checkpoint.chunks import full_bounds
+from xaccel.checkpoint.object_state import ReadSlice
 from xaccel.checkpoint.records import TensorRecord, WantedTensor
 from xaccel.checkpoint.safetensors_file import dtype_tag
 from xaccel.mesh.spec import Bounds

@@ -8,8 +8,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from xaccel.checkpoint.object_state import ObjectState
 from xaccel.checkpoint.manifest import check_file_name
+from xaccel.checkpoint.object_state import ObjectState
 from xaccel.checkpoint.records import TensorRecord
 from xaccel.checkpoint.safetensors_file import METADATA_KEY, Header, build_header, byte_size, item_size
 from xaccel.errors import ConfigurationError

@@ -8,7 +8,19 @@ Arrays are named `<slot>/<canonical parameter name>`. What is not an array stand
 from __future__ import annotations
 
 CANONICAL_SLOTS = frozenset(
-    {"exp_avg", "exp_avg_sq", "max_exp_avg_sq", "exp_inf", "momentum_buffer", "square_avg", "grad_avg", "sum", "acc_delta", "exp_avg_sq_row", "exp_avg_sq_col"}
+    {
+        "exp_avg",
+        "exp_avg_sq",
+        "max_exp_avg_sq",
+        "exp_inf",
+        "momentum_buffer",
+        "square_avg",
+        "grad_avg",
+        "sum",
+        "acc_delta",
+        "exp_avg_sq_row",
+        "exp_avg_sq_col",
+    }
 )
 """torch's slot names that both frameworks know."""
 

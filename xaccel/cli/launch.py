@@ -15,7 +15,7 @@ from xaccel.launch.processes import launch as start
 from xaccel.launch.ranks import LaunchRequest
 
 
-class PrecisionChoice(str, enum.Enum):
+class PrecisionChoice(enum.StrEnum):
     """What `--mixed_precision` takes."""
 
     no = "no"
@@ -31,10 +31,14 @@ def launch(
     num_processes: Annotated[int, typer.Option("--num_processes", "--num-processes", help="Processes on this machine.")] = 1,
     devices: Annotated[int, typer.Option(help="JAX on CPU: virtual devices of each process.")] = 1,
     mixed_precision: Annotated[PrecisionChoice | None, typer.Option("--mixed_precision", "--mixed-precision")] = None,
-    gradient_accumulation_steps: Annotated[int | None, typer.Option("--gradient_accumulation_steps", "--gradient-accumulation-steps", min=1)] = None,
+    gradient_accumulation_steps: Annotated[
+        int | None, typer.Option("--gradient_accumulation_steps", "--gradient-accumulation-steps", min=1)
+    ] = None,
     cpu: Annotated[bool, typer.Option("--cpu", help="Use the CPU even where there is another device.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Compare shapes across processes before each collective.")] = False,
-    main_process_port: Annotated[int | None, typer.Option("--main_process_port", "--main-process-port", help="A free one if not given.")] = None,
+    main_process_port: Annotated[
+        int | None, typer.Option("--main_process_port", "--main-process-port", help="A free one if not given.")
+    ] = None,
     module: Annotated[bool, typer.Option("--module", "-m", help="SCRIPT is a module, run as python -m does.")] = False,
 ) -> None:
     """Start a script on several processes or devices of this machine.

@@ -11,11 +11,8 @@ from typing import Any
 from xaccel.errors import ConfigurationError
 
 
-class _TextEnum(str, enum.Enum):
+class _TextEnum(enum.StrEnum):
     """Members compare equal to their text, and print as it."""
-
-    def __str__(self) -> str:
-        return str(self.value)
 
     @classmethod
     def list(cls) -> list[str]:

@@ -36,7 +36,9 @@ class ParallelismConfig:
         if wrong:
             raise ConfigurationError(f"ParallelismConfig: sizes must be integers of at least 1, got {wrong}")
         if self.cp_size > 1 and self.sp_size > 1:
-            raise ConfigurationError(f"ParallelismConfig(cp_size={self.cp_size}, sp_size={self.sp_size}): both divide the sequence; use one of them")
+            raise ConfigurationError(
+                f"ParallelismConfig(cp_size={self.cp_size}, sp_size={self.sp_size}): both divide the sequence; use one of them"
+            )
 
     @property
     def sizes(self) -> dict[str, int]:

@@ -36,7 +36,9 @@ class ProjectConfiguration:
         if self.project_dir is not None:
             self.project_dir = os.fspath(self.project_dir)
         if self.total_limit is not None and self.total_limit < 1:
-            raise ConfigurationError(f"ProjectConfiguration(total_limit={self.total_limit}): at least one checkpoint must stay; use None to keep all")
+            raise ConfigurationError(
+                f"ProjectConfiguration(total_limit={self.total_limit}): at least one checkpoint must stay; use None to keep all"
+            )
         if self.total_limit is not None and not self.automatic_checkpoint_naming:
             warnings.warn(
                 f"ProjectConfiguration(total_limit={self.total_limit}) does nothing without automatic_checkpoint_naming=True: no checkpoint will be deleted",

@@ -45,11 +45,11 @@ class Settings:
     device_placement: bool = True
     mixed_precision: str = "no"
     cpu: bool = False
-    accumulation: GradientAccumulationPlugin = GradientAccumulationPlugin()
-    data: DataLoaderConfiguration = DataLoaderConfiguration()
+    accumulation: GradientAccumulationPlugin = dataclasses.field(default_factory=GradientAccumulationPlugin)
+    data: DataLoaderConfiguration = dataclasses.field(default_factory=DataLoaderConfiguration)
     project: ProjectConfiguration = dataclasses.field(default_factory=ProjectConfiguration)
     parallelism: ParallelismConfig | None = None
-    handlers: HandlerSet = HandlerSet()
+    handlers: HandlerSet = dataclasses.field(default_factory=HandlerSet)
     rng_types: tuple[str, ...] = ("generator",)
     log_with: tuple[Any, ...] = ()
     step_scheduler_with_optimizer: bool = True
@@ -121,7 +121,9 @@ def refuse_unbuilt(options: Mapping[str, Any]) -> None:
     """
     given = [name for name, value in options.items() if value is not None]
     if given:
-        raise UnsupportedError(f"{', '.join(given)}: not in this version of xaccel (0.1 has data parallelism); leave out or see README.md, 'What works'")
+        raise UnsupportedError(
+            f"{', '.join(given)}: not in this version of xaccel (0.1 has data parallelism); leave out or see README.md, 'What works'"
+        )
 
 
 def _accumulation(steps: int, plugin: GradientAccumulationPlugin | None, environment: LaunchEnvironment) -> GradientAccumulationPlugin:
@@ -140,7 +142,9 @@ def _data(split_batches: Any, config: DataLoaderConfiguration | None) -> DataLoa
     if config is None:
         return DataLoaderConfiguration(split_batches=False if split_batches is UNSET else bool(split_batches))
     if split_batches is not UNSET and bool(split_batches) != config.split_batches:
-        raise ConfigurationError(f"split_batches={split_batches} and dataloader_config.split_batches={config.split_batches} differ: pass one of them")
+        raise ConfigurationError(
+            f"split_batches={split_batches} and dataloader_config.split_batches={config.split_batches} differ: pass one of them"
+        )
     return config
 
 
@@ -150,7 +154,9 @@ def _project(project_dir: str | os.PathLike[str] | None, config: ProjectConfigur
     if project_dir is not None and config.project_dir is None:
         config.set_directories(os.fspath(project_dir))
     elif project_dir is not None and os.fspath(project_dir) != config.project_dir:
-        raise ConfigurationError(f"project_dir={os.fspath(project_dir)!r} and project_config.project_dir={config.project_dir!r} differ: pass one of them")
+        raise ConfigurationError(
+            f"project_dir={os.fspath(project_dir)!r} and project_config.project_dir={config.project_dir!r} differ: pass one of them"
+        )
     return config
 
 

@@ -38,7 +38,9 @@ class LaunchRequest:
         if self.num_processes < 1 or self.num_devices < 1:
             raise ConfigurationError(f"num_processes={self.num_processes} and devices={self.num_devices} must be at least 1")
         if self.backend != "jax" and self.num_devices != 1:
-            raise ConfigurationError(f"--devices {self.num_devices} gives a JAX process virtual CPU devices; with {self.backend!r} use --num_processes")
+            raise ConfigurationError(
+                f"--devices {self.num_devices} gives a JAX process virtual CPU devices; with {self.backend!r} use --num_processes"
+            )
 
 
 def free_port() -> int:

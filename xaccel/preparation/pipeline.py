@@ -116,7 +116,9 @@ class Pipeline:
         if device_placement is None:
             return [self._settings.device_placement] * len(objects)
         if len(device_placement) != len(objects):
-            raise ConfigurationError(f"device_placement has {len(device_placement)} entries for {len(objects)} objects: give one for each, in order")
+            raise ConfigurationError(
+                f"device_placement has {len(device_placement)} entries for {len(objects)} objects: give one for each, in order"
+            )
         return [self._settings.device_placement if entry is None else bool(entry) for entry in device_placement]
 
 

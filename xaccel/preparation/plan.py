@@ -40,7 +40,9 @@ class PreparationPlan:
 
     def replace(self, new: dict[int, Any]) -> "PreparationPlan":
         """A plan in which the item whose *original* has `id` k is now `new[k]`."""
-        return PreparationPlan(tuple(dataclasses.replace(item, current=new[id(item.original)]) if id(item.original) in new else item for item in self.items))
+        return PreparationPlan(
+            tuple(dataclasses.replace(item, current=new[id(item.original)]) if id(item.original) in new else item for item in self.items)
+        )
 
     @property
     def results(self) -> tuple[Any, ...]:
@@ -63,7 +65,9 @@ class Preparer(Protocol):
         """
 
 
-def make_plan(objects: Sequence[Any], preparers: Sequence[Preparer], device_placement: Sequence[bool], evaluation: bool = False) -> PreparationPlan:
+def make_plan(
+    objects: Sequence[Any], preparers: Sequence[Preparer], device_placement: Sequence[bool], evaluation: bool = False
+) -> PreparationPlan:
     """Claim each object by the first preparer that knows it."""
     items = []
     for value, placement in zip(objects, device_placement, strict=True):

@@ -44,9 +44,15 @@ class ProcessTopology:
     communication: str = "none"
 
     def __post_init__(self) -> None:
-        for index, count in (("process_index", "num_processes"), ("local_process_index", "num_local_processes"), ("machine_index", "num_machines")):
+        for index, count in (
+            ("process_index", "num_processes"),
+            ("local_process_index", "num_local_processes"),
+            ("machine_index", "num_machines"),
+        ):
             if not 0 <= getattr(self, index) < getattr(self, count):
-                raise ConfigurationError(f"{index}={getattr(self, index)} is not in range({count}={getattr(self, count)}): check the launcher's rank variables")
+                raise ConfigurationError(
+                    f"{index}={getattr(self, index)} is not in range({count}={getattr(self, count)}): check the launcher's rank variables"
+                )
 
     @property
     def is_main_process(self) -> bool:

@@ -94,7 +94,9 @@ class StateManager:
 
     # --- save_state
 
-    def save_state(self, output_dir: str | os.PathLike[str] | None = None, safe_serialization: bool = True, **save_model_func_kwargs: Any) -> str:
+    def save_state(
+        self, output_dir: str | os.PathLike[str] | None = None, safe_serialization: bool = True, **save_model_func_kwargs: Any
+    ) -> str:
         """Save every prepared and registered object, random states and positions, as one checkpoint; a collective call.
 
         Args:
@@ -112,13 +114,16 @@ class StateManager:
         _refuse_options(safe_serialization, save_model_func_kwargs)
         target = self._target(output_dir)
         if len(self._save_hooks):
-            self._save_hooks.run(list(self._prepared.models), [self._full_state_dict(model) for model in self._prepared.models], str(target))
+            self._save_hooks.run(
+                list(self._prepared.models), [self._full_state_dict(model) for model in self._prepared.models], str(target)
+            )
         objects = live_objects(self._state, self._prepared)
         rng = self._state.rng()
         sections = [Section(each.stem, each.state) for each in objects]
         sections.append(Section(_process_stem(self._topology.process_index), rng, scope="process"))
         groups: dict[str, tuple[Any, ...]] = {
-            group: tuple(self._encoded(each.state.scalars(), each.stem) for each in objects if each.group == group) for group in ("models", "optimizers", "custom")
+            group: tuple(self._encoded(each.state.scalars(), each.stem) for each in objects if each.group == group)
+            for group in ("models", "optimizers", "custom")
         }
         rng_scalars = together(self._coordinator, "describing random states", lambda: self._encoded(rng.scalars(), "rng"))
         written = write_checkpoint(target, sections, self._manifest(groups, rng_scalars), self._coordinator)
@@ -129,16 +134,24 @@ class StateManager:
         if output_dir is not None and not self._project.automatic_checkpoint_naming:
             return Path(output_dir)
         if output_dir is not None:
-            raise ConfigurationError(f"save_state({os.fspath(output_dir)!r}) with automatic_checkpoint_naming=True: the name is made; leave output_dir out")
+            raise ConfigurationError(
+                f"save_state({os.fspath(output_dir)!r}) with automatic_checkpoint_naming=True: the name is made; leave output_dir out"
+            )
         folder = self._automatic_folder()
-        self._project.iteration = on_first(self._coordinator, "naming the checkpoint", lambda: next_iteration(folder, self._project.iteration))
+        self._project.iteration = on_first(
+            self._coordinator, "naming the checkpoint", lambda: next_iteration(folder, self._project.iteration)
+        )
         return folder / checkpoint_name(self._project.iteration)
 
     def _automatic_folder(self) -> Path:
         if not self._project.automatic_checkpoint_naming:
-            raise ConfigurationError("no folder given: pass one, or set ProjectConfiguration(automatic_checkpoint_naming=True, project_dir=…)")
+            raise ConfigurationError(
+                "no folder given: pass one, or set ProjectConfiguration(automatic_checkpoint_naming=True, project_dir=…)"
+            )
         if self._project.project_dir is None:
-            raise ConfigurationError("automatic_checkpoint_naming needs a project_dir: give the Accelerator project_dir, or the ProjectConfiguration one")
+            raise ConfigurationError(
+                "automatic_checkpoint_naming needs a project_dir: give the Accelerator project_dir, or the ProjectConfiguration one"
+            )
         folder = Path(self._project.project_dir) / "checkpoints"
         on_first(self._coordinator, f"making {folder}", lambda: folder.mkdir(parents=True, exist_ok=True))
         return folder
@@ -164,12 +177,18 @@ class StateManager:
             epoch=first["epoch"],
             iteration=self._project.iteration,
             samples=first["samples"],
-            topology={"processes": self._topology.num_processes, "replicas": self._replicas.num_replicas, "devices": self._topology.num_devices},
+            topology={
+                "processes": self._topology.num_processes,
+                "replicas": self._replicas.num_replicas,
+                "devices": self._topology.num_devices,
+            },
             schedulers=tuple(self._encoded(scheduler.state_dict(), "scheduler") for scheduler in self._prepared.schedulers),
             dataloaders=tuple(loaders),
             scaler=self._encoded(self._precision.state_dict(), "scaler"),
             rng={"backend": self._backend, "num_processes": self._topology.num_processes, "processes": list(rng_scalars)},
-            **groups,
+            models=groups["models"],
+            optimizers=groups["optimizers"],
+            custom=groups["custom"],
         )
 
     def _encoded(self, value: Any, where: str) -> Any:
@@ -181,7 +200,11 @@ class StateManager:
     # --- load_state
 
     def load_state(
-        self, input_dir: str | os.PathLike[str] | None = None, load_kwargs: dict[str, Any] | None = None, strict: bool = True, **load_model_func_kwargs: Any
+        self,
+        input_dir: str | os.PathLike[str] | None = None,
+        load_kwargs: dict[str, Any] | None = None,
+        strict: bool = True,
+        **load_model_func_kwargs: Any,
     ) -> LoadReport:
         """Restore every prepared and registered object from a checkpoint of either framework and any number of processes; a collective call.
 
@@ -234,7 +257,9 @@ class StateManager:
             for loader in loaders:
                 loader.compare(found)
             live = {loader.saved.stem for loader in loaders}
-            found.unexpected += [f"{stem}: the whole object" for stem in checkpoint.sections if stem not in live and not stem.startswith("process-")]
+            found.unexpected += [
+                f"{stem}: the whole object" for stem in checkpoint.sections if stem not in live and not stem.startswith("process-")
+            ]
             self._compare_counts(checkpoint.manifest, found)
             return found
 
@@ -250,7 +275,10 @@ class StateManager:
         return everywhere[self._topology.process_index]
 
     def _compare_counts(self, manifest: Manifest, found: Differences) -> None:
-        for word, stored, live in (("scheduler", manifest.schedulers, self._prepared.schedulers), ("dataloader", manifest.dataloaders, self._prepared.loaders)):
+        for word, stored, live in (
+            ("scheduler", manifest.schedulers, self._prepared.schedulers),
+            ("dataloader", manifest.dataloaders, self._prepared.loaders),
+        ):
             found.missing += [f"{word}_{index}" for index in range(len(stored), len(live))]
             found.unexpected += [f"{word}_{index}" for index in range(len(live), len(stored))]
 
@@ -296,7 +324,9 @@ class StateManager:
         """
         wrong = [each for each in objects if not all(callable(getattr(each, name, None)) for name in ("state_dict", "load_state_dict"))]
         if wrong:
-            raise ConfigurationError(f"register_for_checkpointing: without state_dict() and load_state_dict(): {', '.join(type(each).__name__ for each in wrong)}")
+            raise ConfigurationError(
+                f"register_for_checkpointing: without state_dict() and load_state_dict(): {', '.join(type(each).__name__ for each in wrong)}"
+            )
         self._prepared.registered.extend(objects)
 
     def register_save_state_pre_hook(self, hook: Callable[..., None]) -> RemovableHandle:
@@ -307,7 +337,9 @@ class StateManager:
         """Call `hook(models, input_dir)` before each load."""
         return self._load_hooks.register(hook)
 
-    def save_model(self, model: Any, save_directory: str | os.PathLike[str], max_shard_size: int | str = "10GB", safe_serialization: bool = True) -> None:
+    def save_model(
+        self, model: Any, save_directory: str | os.PathLike[str], max_shard_size: int | str = "10GB", safe_serialization: bool = True
+    ) -> None:
         """Write a model's weights alone, as transformers reads them: `model.safetensors`, or shards and their index; a collective call.
 
         Args:
@@ -359,5 +391,3 @@ def _refuse_options(safe_serialization: bool, options: Mapping[str, Any]) -> Non
         raise UnsupportedError("safe_serialization=False: checkpoints never hold a pickle; leave the argument out")
     if options:
         raise ConfigurationError(f"unknown options: {', '.join(options)}")
-
-

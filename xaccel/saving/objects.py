@@ -124,6 +124,6 @@ class ObjectLoader:
 def _mismatch(wanted: WantedTensor, shape: tuple[int, ...], dtype: str) -> str | None:
     if tuple(shape) != tuple(wanted.shape):
         return f"has shape {tuple(wanted.shape)}, in the checkpoint {tuple(shape)}"
-    if dtype != wanted.dtype and not dtype_kind(dtype) == dtype_kind(wanted.dtype):
+    if dtype_kind(dtype) != dtype_kind(wanted.dtype):
         return f"is {wanted.dtype}, in the checkpoint {dtype}"
     return None

@@ -78,7 +78,9 @@ class TrackerHub:
         if found is None:
             if any(isinstance(tracker, InertTracker) for tracker in self.trackers):
                 return InertTracker()
-            raise ConfigurationError(f"get_tracker({name!r}): started are {[tracker.name for tracker in self.trackers]}; call init_trackers first")
+            raise ConfigurationError(
+                f"get_tracker({name!r}): started are {[tracker.name for tracker in self.trackers]}; call init_trackers first"
+            )
         return found.tracker if unwrap else found
 
     def end_training(self) -> None:
@@ -94,7 +96,9 @@ class TrackerHub:
             return InertTracker()
         folder = self._project.logging_dir
         if folder is None:
-            raise ConfigurationError(f"the tracker {asked!r} needs a folder: give the Accelerator project_dir or ProjectConfiguration(logging_dir=…)")
+            raise ConfigurationError(
+                f"the tracker {asked!r} needs a folder: give the Accelerator project_dir or ProjectConfiguration(logging_dir=…)"
+            )
         return _BUILT_IN[asked][0](project_name, folder, **options)
 
     def _start(self, tracker: GeneralTracker, config: dict[str, Any] | None) -> None:

@@ -98,4 +98,6 @@ def _image(name: str, image: np.ndarray) -> Any:
     buffer = io.BytesIO()
     Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image).save(buffer, format="PNG")
     height, width, channels = image.shape
-    return Summary.Value(tag=name, image=Summary.Image(height=height, width=width, colorspace=channels, encoded_image_string=buffer.getvalue()))
+    return Summary.Value(
+        tag=name, image=Summary.Image(height=height, width=width, colorspace=channels, encoded_image_string=buffer.getvalue())
+    )

@@ -83,4 +83,6 @@ def as_number(name: str, value: Any) -> Any:
     try:
         return item()
     except (ValueError, RuntimeError) as error:
-        raise ConfigurationError(f"log({{{name!r}: …}}): expected a number or an array of one element, got shape {tuple(value.shape)}") from error
+        raise ConfigurationError(
+            f"log({{{name!r}: …}}): expected a number or an array of one element, got shape {tuple(value.shape)}"
+        ) from error

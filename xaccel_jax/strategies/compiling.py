@@ -25,6 +25,9 @@ class WholeBatch:
     def mean(self, leaves: list[Any]) -> list[Any]:
         return leaves
 
+    def sum(self, leaves: list[Any]) -> list[Any]:
+        return leaves
+
     def first(self, leaves: list[Any]) -> list[Any]:
         return leaves
 
@@ -49,6 +52,10 @@ class EachReplica:
     def mean(self, leaves: list[Any]) -> list[Any]:
         """The mean over the replicas."""
         return [jax.lax.pmean(leaf, self._axis) for leaf in leaves]
+
+    def sum(self, leaves: list[Any]) -> list[Any]:
+        """The sum over the replicas."""
+        return [jax.lax.psum(leaf, self._axis) for leaf in leaves]
 
     def first(self, leaves: list[Any]) -> list[Any]:
         """Replica 0's values, as DDP broadcasts rank 0's buffers."""

@@ -20,4 +20,8 @@ class Jit(SingleDevice):
         return request.topology.num_devices > 1
 
     def _make_collectives(self) -> Any:
-        return SoloCollectives() if self.topology.num_processes == 1 else JaxCollectives(self.topology, self.settings.collective_timeout_seconds)
+        return (
+            SoloCollectives()
+            if self.topology.num_processes == 1
+            else JaxCollectives(self.topology, self.settings.collective_timeout_seconds)
+        )

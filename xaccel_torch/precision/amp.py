@@ -16,7 +16,9 @@ from xaccel_torch.precision.full import FullPrecision
 
 def to_float32(outputs: Any) -> Any:
     """Half-precision tensors of a nested output as float32; everything else unchanged."""
-    return tree.map_leaves(lambda leaf: leaf.float() if isinstance(leaf, torch.Tensor) and leaf.dtype in (torch.float16, torch.bfloat16) else leaf, outputs)
+    return tree.map_leaves(
+        lambda leaf: leaf.float() if isinstance(leaf, torch.Tensor) and leaf.dtype in (torch.float16, torch.bfloat16) else leaf, outputs
+    )
 
 
 class AutocastForward:

@@ -57,8 +57,14 @@ class DDP(SingleDevice):
     @classmethod
     def refuses(cls, request: StrategyRequest) -> str | None:
         handler = request.settings.handlers.ddp
-        if handler is not None and DDPCommunicationHookType.BF16 in (handler.comm_hook, handler.comm_wrapper) and request.topology.communication != "nccl":
-            return f"DDP's bf16 compression hook needs nccl, and this run communicates by {request.topology.communication}: use fp16, or none"
+        if (
+            handler is not None
+            and DDPCommunicationHookType.BF16 in (handler.comm_hook, handler.comm_wrapper)
+            and request.topology.communication != "nccl"
+        ):
+            return (
+                f"DDP's bf16 compression hook needs nccl, and this run communicates by {request.topology.communication}: use fp16, or none"
+            )
         return refuse_model_parallelism(request)
 
     def _prepare_model(self, item: Item) -> torch.nn.Module:
@@ -82,7 +88,7 @@ class DDP(SingleDevice):
     @contextmanager
     def join(self, models: Sequence[Any]) -> Iterator[None]:
         """Within it, a process that ran out of batches shadows the all-reduces of the others (torch's `Join`)."""
-        joinable = [model for model in models if isinstance(model, DistributedDataParallel)]
+        joinable: list[Any] = [model for model in models if isinstance(model, DistributedDataParallel)]
         if not joinable:
             yield
             return

@@ -13,8 +13,24 @@ def test_nothing_set() -> None:
 
 
 def test_torchrun() -> None:
-    read = read_environment({"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1", "MASTER_ADDR": "h", "MASTER_PORT": "29500"})
-    assert (read.process_index, read.num_processes, read.local_process_index, read.num_local_processes, read.machine_index) == (3, 4, 1, 2, 1)
+    read = read_environment(
+        {
+            "RANK": "3",
+            "WORLD_SIZE": "4",
+            "LOCAL_RANK": "1",
+            "LOCAL_WORLD_SIZE": "2",
+            "GROUP_RANK": "1",
+            "MASTER_ADDR": "h",
+            "MASTER_PORT": "29500",
+        }
+    )
+    assert (read.process_index, read.num_processes, read.local_process_index, read.num_local_processes, read.machine_index) == (
+        3,
+        4,
+        1,
+        2,
+        1,
+    )
     assert (read.main_address, read.main_port) == ("h", 29500)
     assert read.is_launched
 

@@ -9,7 +9,12 @@ from xaccel.memory import find_executable_batch_size, release_memory
 
 
 @pytest.mark.parametrize(
-    "error", [MemoryError(), RuntimeError("CUDA out of memory. Tried to allocate"), RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 1 bytes")]
+    "error",
+    [
+        MemoryError(),
+        RuntimeError("CUDA out of memory. Tried to allocate"),
+        RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 1 bytes"),
+    ],
 )
 def test_smaller_until_it_fits(error: Exception) -> None:
     tried = []

@@ -18,7 +18,9 @@ def test_sizes_and_names() -> None:
 
 
 def test_the_product_is_written_out() -> None:
-    with pytest.raises(ConfigurationError, match=r"dp_replicate\(2\) \* dp_shard\(1\) \* cp\(1\) \* sp\(1\) \* tp\(2\) = 4, but the run has 8"):
+    with pytest.raises(
+        ConfigurationError, match=r"dp_replicate\(2\) \* dp_shard\(1\) \* cp\(1\) \* sp\(1\) \* tp\(2\) = 4, but the run has 8"
+    ):
         ParallelismConfig(dp_replicate_size=2, tp_size=2).validate(8)
 
 

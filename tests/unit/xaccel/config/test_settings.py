@@ -39,7 +39,12 @@ def merge(environment: LaunchEnvironment | None = None, **changed: Any) -> Setti
 
 def test_defaults() -> None:
     settings = merge()
-    assert (settings.mixed_precision, settings.accumulation.num_steps, settings.data.split_batches, settings.log_with) == ("no", 1, False, ())
+    assert (settings.mixed_precision, settings.accumulation.num_steps, settings.data.split_batches, settings.log_with) == (
+        "no",
+        1,
+        False,
+        (),
+    )
 
 
 def test_argument_before_environment_before_default() -> None:

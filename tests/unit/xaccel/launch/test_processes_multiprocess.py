@@ -66,7 +66,13 @@ def test_interrupting_the_launcher_ends_the_children(tmp_path: Path) -> None:
     ],
 )
 def test_misuse_is_status_2_and_names_it(arguments: list[str], named: str) -> None:
-    done = subprocess.run([sys.executable, "-m", "xaccel.cli", "launch", *arguments], capture_output=True, text=True, check=False, env={**os.environ, "NO_COLOR": "1", "COLUMNS": "200"})
+    done = subprocess.run(
+        [sys.executable, "-m", "xaccel.cli", "launch", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "NO_COLOR": "1", "COLUMNS": "200"},
+    )
     assert done.returncode == 2
     assert named in done.stderr
     assert "Traceback" not in done.stderr

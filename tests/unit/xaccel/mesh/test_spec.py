@@ -85,7 +85,8 @@ def test_two_matching_patterns_are_an_error_naming_both() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "expected"), [((3, 8, 4), Spec(None, "s")), ((8, 8), Spec("s")), ((3, 5), REPLICATED), ((), REPLICATED), ((0, 4), Spec(None, "s"))]
+    ("shape", "expected"),
+    [((3, 8, 4), Spec(None, "s")), ((8, 8), Spec("s")), ((3, 5), REPLICATED), ((), REPLICATED), ((0, 4), Spec(None, "s"))],
 )
 def test_fully_sharded(shape: tuple[int, ...], expected: Spec) -> None:
     assert fully_sharded(shape, "s", 4) == expected

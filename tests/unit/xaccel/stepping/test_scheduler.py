@@ -37,7 +37,9 @@ class Schedule:
         self.last_epoch = state["last_epoch"]
 
 
-def make(schedule: Schedule, *, num_steps: int = 1, replicas: int = 1, skipped: bool = False, **options: Any) -> tuple[AcceleratedScheduler, Accumulation]:
+def make(
+    schedule: Schedule, *, num_steps: int = 1, replicas: int = 1, skipped: bool = False, **options: Any
+) -> tuple[AcceleratedScheduler, Accumulation]:
     accumulation = Accumulation(GradientAccumulationPlugin(num_steps=num_steps), SimpleNamespace(current=None))
     optimizer = SimpleNamespace(step_was_skipped=skipped)
     return AcceleratedScheduler(schedule, [optimizer], accumulation=accumulation, num_replicas=replicas, **options), accumulation

@@ -62,7 +62,7 @@ def test_a_tracker_of_ones_own_gets_numbers(tmp_path: Path) -> None:
 def test_an_array_of_several_elements_is_refused_by_name(tmp_path: Path) -> None:
     hub = TrackerHub(MAIN, project(tmp_path), [Recorder()])
     hub.init_trackers("run")
-    with pytest.raises(ConfigurationError, match="'loss'.*\\(2,\\)"):
+    with pytest.raises(ConfigurationError, match=r"'loss'.*\(2,\)"):
         hub.log({"loss": np.zeros(2)})
 
 
