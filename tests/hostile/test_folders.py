@@ -32,7 +32,10 @@ def index(folder, content):
     (folder / "model.safetensors.index.json").write_text(content if isinstance(content, str) else json.dumps(content))
 
 
-@pytest.mark.parametrize("name", ["../other.safetensors", "/etc/passwd", "a/../shard.safetensors", "..\\other.safetensors", "", ".", "..", "C:shard", "x\0y", 7, None])
+@pytest.mark.parametrize(
+    "name",
+    ["../other.safetensors", "/etc/passwd", "a/../shard.safetensors", "..\\other.safetensors", "", ".", "..", "C:shard", "x\0y", 7, None],
+)
 def test_only_bare_names_in_an_index(sharded, name):
     index(sharded, {"weight_map": {"w": name}})
     with pytest.raises(CorruptCheckpointError, match="only bare names"):

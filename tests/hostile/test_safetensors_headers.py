@@ -34,9 +34,15 @@ LIES = {
     "unknown dtype": (file_of({"t": F32 | {"dtype": "F42"}}, bytes(8)), "'t': unknown dtype 'F42'"),
     "dtype no text": (file_of({"t": F32 | {"dtype": ["F32"]}}, bytes(8)), "'t': unknown dtype"),
     "name twice": (file_of(f'{{"t": {json.dumps(F32)}, "t": {json.dumps(F32)}}}', bytes(8)), "'t' stands twice"),
-    "key twice inside": (file_of('{"t": {"dtype": "F32", "dtype": "I8", "shape": [2], "data_offsets": [0, 8]}}', bytes(8)), "'dtype' stands twice"),
+    "key twice inside": (
+        file_of('{"t": {"dtype": "F32", "dtype": "I8", "shape": [2], "data_offsets": [0, 8]}}', bytes(8)),
+        "'dtype' stands twice",
+    ),
     "overflow": (file_of({"t": F32 | {"shape": [2**40, 2**40]}}, bytes(8)), "'t': the number of elements .* overflows"),
-    "overflow to zero": (file_of({"t": F32 | {"shape": [2**32, 2**32, 1], "data_offsets": [0, 0]}}), "'t': the number of elements .* overflows"),
+    "overflow to zero": (
+        file_of({"t": F32 | {"shape": [2**32, 2**32, 1], "data_offsets": [0, 0]}}),
+        "'t': the number of elements .* overflows",
+    ),
     "size beyond 64 bits": (file_of({"t": F32 | {"shape": [2**64]}}, bytes(8)), "'t': shape .* is not a list of sizes"),
     "size is true": (file_of({"t": F32 | {"shape": [True, 2]}}, bytes(8)), "'t': shape"),
     "size is a float": (file_of({"t": F32 | {"shape": [2.0]}}, bytes(8)), "'t': shape"),
@@ -58,7 +64,7 @@ LIES = {
     "length past the end": (file_of({}, length=1000), "past the end"),
     "nothing": (b"", "0 bytes are too few"),
     "seven bytes": (b"1234567", "7 bytes are too few"),
-    "a pickle": (b"\x80\x04\x95\x00\x00\x00\x00\x00", "above the limit"),
+    "a pickle": (b"\x80\x04\x95\x00\x00\x00\x00\x00", "past the end of the file"),
 }
 
 
@@ -81,7 +87,7 @@ def test_a_file_cut_anywhere_is_refused(tmp_path, size):
     content = good_file()
     assert size < len(content)
     (tmp_path / "cut.safetensors").write_bytes(content[:size])
-    with pytest.raises(CorruptCheckpointError, match="cut.safetensors"):
+    with pytest.raises(CorruptCheckpointError, match=r"cut\.safetensors"):
         open_checkpoint(tmp_path / "cut.safetensors")
 
 
@@ -89,7 +95,7 @@ def test_zero_sizes_and_zero_dims_load(tmp_path):
     (tmp_path / "good.safetensors").write_bytes(good_file())
     with open_checkpoint(tmp_path / "good.safetensors") as checkpoint:
         assert checkpoint.tensor("c")[...].shape == (0, 5)
-        assert checkpoint.tensor("b")[()] == int.from_bytes(bytes(range(48, 56)), "little") or checkpoint.tensor("b").shape == ()
+        assert checkpoint.tensor("b")[()] == int.from_bytes(bytes(range(48, 56)), "little")
         assert checkpoint.tensor("d")[...].shape == (3,)
         assert checkpoint.tensor("a")[...].tobytes() == bytes(range(48))
 

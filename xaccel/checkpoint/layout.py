@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from xaccel.checkpoint.leftovers import aside_of
+from xaccel.checkpoint.leftovers import aside_of, is_leftover
 from xaccel.checkpoint.manifest import MANIFEST_NAME, Manifest, TensorEntry, check_file_name
 from xaccel.checkpoint.reader import Checkpoint, CheckpointFiles, as_path, open_folder
 from xaccel.checkpoint.safetensors_file import Header
@@ -140,6 +140,8 @@ def open_checkpoint(path: str | os.PathLike[str], *, strict: bool = True, layout
     folder = aside_of(folder) or folder
     if not folder.exists():
         raise CheckpointNotFoundError(f"no checkpoint at {folder}: there is no such file or folder")
+    if is_leftover(folder):
+        raise CheckpointNotFoundError(f"{folder} is the folder of a save that was never completed")
     for layout in layouts:
         if layout.recognises(folder):
             return layout.open(folder, strict=strict)

@@ -89,3 +89,9 @@ def aside_of(target: Path) -> Path | None:
         if _LEFTOVER.fullmatch(entry.name):
             return entry
     return None
+
+
+def is_leftover(path: Path) -> bool:
+    """Whether `path` is a folder that some save had not completed."""
+    match = _LEFTOVER.fullmatch(path.name)
+    return match is not None and match["kind"] == "tmp"

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -46,7 +47,7 @@ def test_runs_are_the_bytes_that_numpy_takes(case, itemsize):
     runs = list(byte_runs(shape, bounds, itemsize))
     assert b"".join(data[offset : offset + length] for offset, length in runs) == taken(array, bounds).tobytes()
     # maximal: no run begins where the one before it ends
-    assert all(first + length < second for (first, length), (second, _) in zip(runs, runs[1:]))
+    assert all(first + length < second for (first, length), (second, _) in itertools.pairwise(runs))
 
 
 @given(shapes_and_bounds(), st.integers(0, 40), st.integers(1, 60))
