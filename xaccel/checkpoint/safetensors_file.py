@@ -114,11 +114,14 @@ def numpy_dtype(tag: str) -> np.dtype[Any]:
     >>> numpy_dtype("BF16").name
     'bfloat16'
     """
-    import ml_dtypes
     import numpy as np
 
     name = _lookup(tag)[0]
-    return np.dtype(getattr(ml_dtypes, name)) if name.startswith(("bfloat", "float8")) else np.dtype(name)
+    if not name.startswith(("bfloat", "float8")):
+        return np.dtype(name)
+    import ml_dtypes  # here: loading it takes a second on a cold disk, and most checkpoints need none of its types
+
+    return np.dtype(getattr(ml_dtypes, name))
 
 
 def dtype_tag(name: str) -> str:
