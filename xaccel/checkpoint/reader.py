@@ -1,8 +1,7 @@
 """Reading a checkpoint: the manifest and headers when it is opened, the bytes of a slice when it is asked for.
 
 Hashes: a chunk that a read covers whole is hashed as it passes, and a difference raises. A chunk of which only a part is wanted is not read
-for its hash's sake; `Checkpoint.verify` (all of it) and `partly_covered` with `check_chunks` (just those chunks) do that, and `load_state` shares such
-checks out among the processes.
+for its hash's sake; `Checkpoint.verify` (all of it) and `partly_covered` with `check_chunks` (just those chunks) do that.
 """
 
 from __future__ import annotations

@@ -18,18 +18,19 @@ from xaccel.backend.state import StateAccess
 from xaccel.checkpoint.coordination import on_first, together
 from xaccel.checkpoint.layout import open_checkpoint
 from xaccel.checkpoint.manifest import Manifest
+from xaccel.checkpoint.object_state import ObjectState
 from xaccel.checkpoint.plan import Section
 from xaccel.checkpoint.reader import Checkpoint
 from xaccel.checkpoint.retention import apply_limit, checkpoint_name, newest_checkpoint, next_iteration
 from xaccel.checkpoint.values import decode, encode
-from xaccel.checkpoint.writer import write_checkpoint
+from xaccel.checkpoint.writer import CheckpointWriter
 from xaccel.config.project import ProjectConfiguration
 from xaccel.errors import CheckpointMismatchError, ConfigurationError, UnsupportedError
 from xaccel.prepared import Prepared
 from xaccel.process.topology import ProcessTopology, ReplicaLayout
 from xaccel.saving.hooks import Hooks, RemovableHandle
 from xaccel.saving.model import parse_size, save_arrays, write_model
-from xaccel.saving.objects import Differences, ObjectLoader, live_objects
+from xaccel.saving.objects import Differences, ObjectLoader, SavedObject, live_objects, model_stem
 from xaccel.saving.report import LoadReport
 
 _LIBRARIES = {"torch": ("torch",), "jax": ("jax", "flax", "optax")}
@@ -112,23 +113,33 @@ class StateManager:
             CheckpointError: on every process if it fails on any.
         """
         _refuse_options(safe_serialization, save_model_func_kwargs)
-        target = self._target(output_dir)
-        if len(self._save_hooks):
-            self._save_hooks.run(
-                list(self._prepared.models), [self._full_state_dict(model) for model in self._prepared.models], str(target)
-            )
-        objects = live_objects(self._state, self._prepared)
-        rng = self._state.rng()
-        sections = [Section(each.stem, each.state) for each in objects]
-        sections.append(Section(_process_stem(self._topology.process_index), rng, scope="process"))
-        groups: dict[str, tuple[Any, ...]] = {
+        with CheckpointWriter(self._target(output_dir), self._coordinator) as writer:
+            objects = live_objects(self._state, self._prepared, self._models_to_save(writer.directory))
+            rng = self._state.rng()
+            sections = [Section(each.stem, each.state) for each in objects]
+            sections.append(Section(_process_stem(self._topology.process_index), rng, scope="process"))
+            scalars = together(self._coordinator, "describing the objects", lambda: self._scalars(objects, rng))
+            writer.write(sections)
+            written = writer.commit(self._manifest(scalars[0][0], [own for _, own in scalars]))
+        self._after_save(output_dir is None)
+        return str(written)
+
+    def _models_to_save(self, directory: Path) -> list[Any]:
+        """Run the hooks on the folder in which the checkpoint is made; a model whose weights a hook took out of the list is the hook's."""
+        models = list(self._prepared.models)
+        if not len(self._save_hooks):
+            return models
+        weights = [self._full_state_dict(model) for model in models]
+        left = list(weights)
+        together(self._coordinator, "running save hooks", lambda: self._save_hooks.run(list(models), left, str(directory)))
+        return [model for model, own in zip(models, weights, strict=True) if any(own is other for other in left)]
+
+    def _scalars(self, objects: Sequence[SavedObject], rng: ObjectState) -> tuple[dict[str, tuple[Any, ...]], Any]:
+        groups = {
             group: tuple(self._encoded(each.state.scalars(), each.stem) for each in objects if each.group == group)
             for group in ("models", "optimizers", "custom")
         }
-        rng_scalars = together(self._coordinator, "describing random states", lambda: self._encoded(rng.scalars(), "rng"))
-        written = write_checkpoint(target, sections, self._manifest(groups, rng_scalars), self._coordinator)
-        self._after_save(output_dir is None)
-        return str(written)
+        return groups, self._encoded(rng.scalars(), "rng")
 
     def _target(self, output_dir: str | os.PathLike[str] | None) -> Path:
         if output_dir is not None and not self._project.automatic_checkpoint_naming:
@@ -225,13 +236,18 @@ class StateManager:
         """
         _refuse_options(True, {**(load_kwargs or {}), **load_model_func_kwargs})
         path = self._source(input_dir)
-        self._load_hooks.run(list(self._prepared.models), str(path))
+        models = list(self._prepared.models)
+        together(self._coordinator, "running load hooks", lambda: self._load_hooks.run(models, str(path)))
         opened: list[Checkpoint] = []
-        together(self._coordinator, f"opening {path}", lambda: opened.append(open_checkpoint(path)))
+        together(self._coordinator, f"opening {path}", lambda: opened.append(open_checkpoint(path, strict=strict)))
         with opened[0] as checkpoint:
-            loaders = [ObjectLoader(each, checkpoint) for each in live_objects(self._state, self._prepared)]
+            for fault in checkpoint.damaged.values():
+                warnings.warn(f"{fault}; what it held is left as it was (strict=False)", stacklevel=3)
+            loaders = [ObjectLoader(each, checkpoint) for each in live_objects(self._state, self._prepared, models)]
             differences = self._compare(path, checkpoint, loaders, strict)
-            lost = [*differences.not_carried, *self._load(checkpoint, loaders)]
+            # Together: bytes that turn out to be corrupt on one process stop all of them.
+            lost_everywhere = together(self._coordinator, f"loading {path}", lambda: self._load(checkpoint, loaders))
+            lost = [*differences.not_carried, *lost_everywhere[self._topology.process_index]]
         self._continue_numbering(path, input_dir is None)
         if lost:
             warnings.warn(f"{path}: not carried over: " + "; ".join(lost), stacklevel=3)
@@ -256,7 +272,7 @@ class StateManager:
             found = Differences()
             for loader in loaders:
                 loader.compare(found)
-            live = {loader.saved.stem for loader in loaders}
+            live = {loader.saved.stem for loader in loaders} | {model_stem(index) for index in range(len(self._prepared.models))}
             found.unexpected += [
                 f"{stem}: the whole object" for stem in checkpoint.sections if stem not in live and not stem.startswith("process-")
             ]
@@ -265,12 +281,12 @@ class StateManager:
 
         everywhere = together(self._coordinator, f"comparing {path}", compare)
         if strict and any(everywhere):
-            first = next(each for each in everywhere if each)
+            found = Differences.union(everywhere)
             raise CheckpointMismatchError(
                 f"{path} does not fit the prepared objects; nothing was changed (strict=False loads the rest)",
-                missing=first.missing,
-                unexpected=first.unexpected,
-                mismatched=first.mismatched,
+                missing=found.missing,
+                unexpected=found.unexpected,
+                mismatched=found.mismatched,
             )
         return everywhere[self._topology.process_index]
 
@@ -303,6 +319,8 @@ class StateManager:
             return ["random states: the checkpoint has none"]
         if rng["backend"] != self._backend or rng["num_processes"] != self._topology.num_processes:
             return [f"random states of {rng['num_processes']} {rng['backend']} process(es)"]
+        if any(file in checkpoint.damaged for file in checkpoint.manifest.sections[stem]["files"]):
+            return [f"random states: {stem} is damaged"]
         section = checkpoint.section(stem)
         scalars = decode(rng["processes"][self._topology.process_index], self._from_numpy)
         return self._state.rng().load(lambda name, bounds: section[name].read(bounds), scalars)
@@ -330,11 +348,15 @@ class StateManager:
         self._prepared.registered.extend(objects)
 
     def register_save_state_pre_hook(self, hook: Callable[..., None]) -> RemovableHandle:
-        """Call `hook(models, weights, output_dir)` before each save; `weights` are the models' full state dicts, for reading."""
+        """Call `hook(models, weights, output_dir)` before each save.
+
+        `weights` are the models' full state dicts, one a model; a hook that takes one out of the list saves that model itself.
+        `output_dir` is the folder in which the checkpoint is being made: files that a hook writes there become part of it.
+        """
         return self._save_hooks.register(hook)
 
     def register_load_state_pre_hook(self, hook: Callable[..., None]) -> RemovableHandle:
-        """Call `hook(models, input_dir)` before each load."""
+        """Call `hook(models, input_dir)` before each load; a model that it takes out of the list is not loaded."""
         return self._load_hooks.register(hook)
 
     def save_model(

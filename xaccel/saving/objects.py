@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,14 +36,24 @@ class SavedObject:
     state: ObjectState
 
 
-def live_objects(state: StateAccess, prepared: Prepared) -> list[SavedObject]:
-    """Models, optimizers and registered objects, in the order of preparation."""
-    found = [SavedObject(_stem("model", index), "models", index, state.model(model)) for index, model in enumerate(prepared.models)]
+def live_objects(state: StateAccess, prepared: Prepared, models: Sequence[Any]) -> list[SavedObject]:
+    """Models, optimizers and registered objects, in the order of preparation.
+
+    Args:
+        models: those of the prepared models that count (a hook may have taken others over); each keeps its own number.
+    """
+    chosen = [(index, model) for index, model in enumerate(prepared.models) if any(model is other for other in models)]
+    found = [SavedObject(_stem("model", index), "models", index, state.model(model)) for index, model in chosen]
     for index, optimizer in enumerate(prepared.optimizers):
         found.append(SavedObject(_stem("optimizer", index), "optimizers", index, state.optimizer(optimizer, prepared.models)))
     for index, value in enumerate(prepared.registered):
         found.append(SavedObject(f"custom_checkpoint_{index}", "custom", index, state.registered(value)))
     return found
+
+
+def model_stem(index: int) -> str:
+    """The section of one prepared model."""
+    return _stem("model", index)
 
 
 def _stem(word: str, index: int) -> str:
@@ -58,6 +68,12 @@ class Differences:
     unexpected: list[str] = dataclasses.field(default_factory=list)
     mismatched: list[str] = dataclasses.field(default_factory=list)
     not_carried: list[str] = dataclasses.field(default_factory=list)
+
+    @classmethod
+    def union(cls, several: Sequence[Differences]) -> Differences:
+        """Those of all processes, each line once."""
+        names = [field.name for field in dataclasses.fields(cls)]
+        return cls(**{name: list(dict.fromkeys(line for each in several for line in getattr(each, name))) for name in names})
 
     def __bool__(self) -> bool:
         return bool(self.missing or self.unexpected or self.mismatched)
@@ -124,6 +140,7 @@ class ObjectLoader:
 def _mismatch(wanted: WantedTensor, shape: tuple[int, ...], dtype: str) -> str | None:
     if tuple(shape) != tuple(wanted.shape):
         return f"has shape {tuple(wanted.shape)}, in the checkpoint {tuple(shape)}"
-    if dtype_kind(dtype) != dtype_kind(wanted.dtype):
+    # Only between floats: an int64 that does not fit into int32 would become another number.
+    if dtype != wanted.dtype and not dtype_kind(dtype) == dtype_kind(wanted.dtype) == "f":
         return f"is {wanted.dtype}, in the checkpoint {dtype}"
     return None
