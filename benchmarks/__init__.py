@@ -1,0 +1,1 @@
+"""Benchmarks: ratios of interleaved pairs, with what they were measured on."""
