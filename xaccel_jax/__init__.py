@@ -1,1 +1,1 @@
-"""."""
+"""The adapter for JAX. `backend.py` is the door."""

@@ -1,1 +1,1 @@
-"""."""
+"""The adapter for PyTorch. `backend.py` is the door."""

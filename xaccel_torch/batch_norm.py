@@ -42,8 +42,10 @@ class GlobalBatchNorm(nn.modules.batchnorm._BatchNorm):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         self._check_input_dim(input)
-        if not self.training and self.track_running_stats:
-            return functional.batch_norm(input, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps)
+        if not self.training:
+            # Evaluation never waits for other processes: running statistics, or the batch's own where none are kept.
+            own = self.running_mean is None
+            return functional.batch_norm(input, self.running_mean, self.running_var, self.weight, self.bias, own, 0.0, self.eps)
         dims = [0, *range(2, input.dim())]
         # float32 at least: sums of squares over a large batch overflow half precision.
         values = input.float() if input.dtype in (torch.float16, torch.bfloat16) else input
@@ -61,7 +63,7 @@ class GlobalBatchNorm(nn.modules.batchnorm._BatchNorm):
         return normal.to(input.dtype)
 
     def _update_running(self, mean: torch.Tensor, variance: torch.Tensor, count: float) -> None:
-        if not self.training or self.running_mean is None or self.running_var is None:
+        if self.running_mean is None or self.running_var is None:
             return
         assert self.num_batches_tracked is not None, "running statistics come with their counter"
         self.num_batches_tracked.add_(1)

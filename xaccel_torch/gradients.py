@@ -50,16 +50,27 @@ class TorchGradients:
         return (value.detach(), *outcome[1:]) if has_aux else value.detach()
 
     def clip_norm(self, parameters: Any, max_norm: float, norm_type: float) -> torch.Tensor:
-        self.unscale(None)
-        return torch.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type=norm_type)
+        chosen = self._unscaled(parameters)
+        return torch.nn.utils.clip_grad_norm_(chosen, max_norm, norm_type=norm_type)
 
     def clip_value(self, parameters: Any, clip_value: float) -> None:
-        self.unscale(None)
-        torch.nn.utils.clip_grad_value_(parameters, clip_value)
+        torch.nn.utils.clip_grad_value_(self._unscaled(parameters), clip_value)
 
     def unscale(self, optimizer: Any | None) -> None:
         for each in self._optimizers if optimizer is None else [optimizer]:
             self._precision.unscale(each.optimizer)
+
+    def _unscaled(self, parameters: Any) -> list[torch.Tensor]:
+        """The parameters, their optimizers' gradients unscaled; those of other optimizers are still to come and keep the scale."""
+        chosen = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+        if len(self._optimizers) == 1:
+            self.unscale(None)
+            return chosen
+        ids = {id(parameter) for parameter in chosen}
+        for optimizer in self._optimizers:
+            if any(id(parameter) in ids for group in optimizer.param_groups for parameter in group["params"]):
+                self.unscale(optimizer)
+        return chosen
 
     def no_sync(self, model: Any) -> AbstractContextManager[None]:
         return nullcontext()
@@ -95,9 +106,9 @@ class TorchGradients:
         return 1.0 / total if total > 0 else 0.0
 
     def _parameters(self) -> Iterable[torch.nn.Parameter]:
-        for optimizer in self._optimizers:
-            for group in optimizer.param_groups:
-                yield from group["params"]
+        # By identity: two optimizers may share a parameter.
+        found = {id(each): each for optimizer in self._optimizers for group in optimizer.param_groups for each in group["params"]}
+        return found.values()
 
 
 class ReplicatedGradients(TorchGradients):

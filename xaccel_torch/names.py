@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-_WRAPPER_PREFIXES = ("module.", "_orig_mod.")
+_WRAPPERS = (torch.nn.parallel.DistributedDataParallel, torch._dynamo.eval_frame.OptimizedModule)
+_EXTRA_STATE = torch.nn.modules.module._EXTRA_STATE_KEY_SUFFIX
 
 
 def unwrap(model: torch.nn.Module, keep_torch_compile: bool = False) -> torch.nn.Module:
@@ -20,15 +21,29 @@ def unwrap(model: torch.nn.Module, keep_torch_compile: bool = False) -> torch.nn
             return model
 
 
-def canonical_name(name: str) -> str:
+def wrapper_paths(model: torch.nn.Module) -> tuple[str, ...]:
+    """Where a name passes through a wrapper inside the model (`encoder._orig_mod.`), the longest first.
+
+    Wrappers are known by their type: a user's own submodule may be called `module`.
+    """
+    paths = []
+    for name, module in model.named_modules(remove_duplicate=False):
+        if isinstance(module, _WRAPPERS):
+            attribute = "module" if isinstance(module, torch.nn.parallel.DistributedDataParallel) else "_orig_mod"
+            paths.append(f"{name}.{attribute}." if name else f"{attribute}.")
+    return tuple(sorted(paths, key=len, reverse=True))
+
+
+def canonical_name(name: str, wrappers: tuple[str, ...] = ()) -> str:
     """The name without the wrappers' parts.
 
-    >>> canonical_name("module._orig_mod.fc1.weight")
-    'fc1.weight'
+    >>> canonical_name("encoder._orig_mod.fc1.weight", ("encoder._orig_mod.",)), canonical_name("module.fc1.weight")
+    ('encoder.fc1.weight', 'module.fc1.weight')
     """
-    for prefix in _WRAPPER_PREFIXES:
-        name = name.removeprefix(prefix)
-    return name.replace("._orig_mod.", ".")
+    for path in wrappers:
+        if name.startswith(path):
+            name = path[: path[:-1].rfind(".") + 1] + name[len(path) :]
+    return name
 
 
 def model_tensors(model: torch.nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, tuple[str, ...]]]:
@@ -36,16 +51,34 @@ def model_tensors(model: torch.nn.Module) -> tuple[dict[str, torch.Tensor], dict
     seen: dict[Any, str] = {}
     tensors: dict[str, torch.Tensor] = {}
     aliases: dict[str, list[str]] = {}
-    for name, tensor in unwrap(model).state_dict(keep_vars=True).items():
-        if not isinstance(tensor, torch.Tensor):
+    inner = unwrap(model)
+    wrappers = wrapper_paths(inner)
+    for name, tensor in inner.state_dict(keep_vars=True).items():
+        if is_extra_state(name):
             continue
-        canonical = canonical_name(name)
+        canonical = canonical_name(name, wrappers)
         first = seen.setdefault(_storage_key(tensor), canonical)
         if first == canonical:
             tensors[canonical] = tensor
         else:
             aliases.setdefault(first, []).append(canonical)
     return tensors, {name: tuple(others) for name, others in aliases.items()}
+
+
+def is_extra_state(name: str) -> bool:
+    """Whether an entry of a state dict is what a module returned from `get_extra_state`."""
+    return name.rpartition(".")[2] == _EXTRA_STATE
+
+
+def extra_states(model: torch.nn.Module) -> dict[str, torch.nn.Module]:
+    """Canonical module name -> module, for every module that has an extra state of its own."""
+    inner = unwrap(model)
+    wrappers = wrapper_paths(inner)
+    return {
+        canonical_name(f"{name}.", wrappers).rstrip("."): module
+        for name, module in inner.named_modules()
+        if type(module).get_extra_state is not torch.nn.Module.get_extra_state
+    }
 
 
 def _storage_key(tensor: torch.Tensor) -> Any:
@@ -60,6 +93,8 @@ def parameter_names(models: Any) -> dict[int, str]:
     names: dict[int, str] = {}
     for index, model in enumerate(models):
         prefix = f"model_{index}." if index else ""
-        for name, parameter in unwrap(model).named_parameters():
-            names.setdefault(id(parameter), prefix + canonical_name(name))
+        inner = unwrap(model)
+        wrappers = wrapper_paths(inner)
+        for name, parameter in inner.named_parameters():
+            names.setdefault(id(parameter), prefix + canonical_name(name, wrappers))
     return names

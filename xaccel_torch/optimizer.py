@@ -57,13 +57,19 @@ class AcceleratedOptimizer(torch.optim.Optimizer):
         """Clear the gradients, on the micro-step that syncs."""
         if self._accumulation.sync_gradients:
             self.optimizer.zero_grad(set_to_none)
+            self._precision.forget(self.optimizer)
 
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
         """Step, on the micro-step that syncs; `step_was_skipped` then says whether an overflow prevented it."""
         if self._accumulation.sync_gradients:
             stepped = self._precision.step(self.optimizer) if closure is None else self._precision.step(self.optimizer, closure)
             self.step_was_skipped = not stepped
-            self._precision.update()
+
+    def __getattr__(self, name: str) -> Any:
+        # Hooks and whatever else the user's own optimizer has. (torch's base class is not initialised: there is one state, the user's.)
+        if name == "optimizer":
+            raise AttributeError(name)
+        return getattr(self.optimizer, name)
 
     def train(self) -> None:
         """For optimizers that know modes (schedule-free ones)."""

@@ -36,12 +36,19 @@ class OptimizerPreparer:
 
 
 class SchedulerPreparer:
-    """torch's schedulers."""
+    """torch's schedulers, and any object with `step` and `state_dict` that was made for a torch optimizer."""
 
     role: Role = "scheduler"
 
     def claims(self, value: Any) -> bool:
-        return isinstance(value, torch.optim.lr_scheduler.LRScheduler)
+        if isinstance(value, torch.optim.lr_scheduler.LRScheduler):
+            return True
+        bound = isinstance(getattr(value, "optimizer", None), torch.optim.Optimizer)
+        return (
+            bound
+            and not isinstance(value, torch.optim.Optimizer)
+            and all(callable(getattr(value, name, None)) for name in ("step", "state_dict"))
+        )
 
     def prepare(self, item: Item, context: Any) -> AcceleratedScheduler:
         if isinstance(item.current, AcceleratedScheduler):

@@ -28,8 +28,15 @@ def array_entries(state: dict[str, Any]) -> dict[str, torch.Tensor]:
     return {entry: value for entry, value in state.items() if entry != STEP_ENTRY and isinstance(value, torch.Tensor)}
 
 
-def step_tensor(optimizer: torch.optim.Optimizer, parameter: torch.Tensor, group: dict[str, Any], count: int) -> Any:
-    """The step count as this optimizer holds it: a float tensor, on the parameter's device where its kernels need that."""
+def other_entries(state: dict[str, Any]) -> dict[str, Any]:
+    """The entries that are neither arrays nor the step count: LBFGS keeps lists of tensors and counters."""
+    return {
+        entry: value for entry, value in state.items() if entry != STEP_ENTRY and value is not None and not isinstance(value, torch.Tensor)
+    }
+
+
+def step_tensor(parameter: torch.Tensor, group: dict[str, Any], count: int) -> torch.Tensor:
+    """The step count as torch's optimizers hold it: a float tensor, on the parameter's device where its kernels need that."""
     on_device = group.get("capturable", False) or group.get("fused", False)
     return torch.tensor(float(count), dtype=torch.float32, device=parameter.device if on_device else "cpu")
 

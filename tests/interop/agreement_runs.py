@@ -19,8 +19,8 @@ class Run:
 
     Attributes:
         optimizer: "sgd" or "adamw".
-        accumulation: micro-steps a window; the loader's global batch is `GLOBAL_BATCH`, so the window's is that many times as large.
-        steps: micro-steps.
+        accumulation: micro-steps a window, which together have `GLOBAL_BATCH` rows over all replicas.
+        steps: optimizer steps.
         dtype: "float32", or "float64" to tell rounding from a mistake.
         norm: whether there is a batch normalisation between the layers.
         batch_statistics: as the `Accelerator`'s argument.
@@ -65,20 +65,23 @@ def accelerate(backend: str, run: Run) -> tuple[Any, Any]:
         gradient_accumulation_steps=run.accumulation,
         batch_statistics=run.batch_statistics,
     )
-    return accelerator, accelerator.prepare(ArrayLoader(digits(run.dtype), batch_size=GLOBAL_BATCH, shuffle=True, drop_last=True))
+    return accelerator, accelerator.prepare(
+        ArrayLoader(digits(run.dtype), batch_size=GLOBAL_BATCH // run.accumulation, shuffle=True, drop_last=True)
+    )
 
 
 def loop(accelerator: Any, model: Any, optimizer: Any, loader: Any, loss_fn: Any, run: Run) -> list[float]:
     """Train, and return the global mean loss of every micro-step."""
     losses: list[Any] = []
-    while len(losses) < run.steps:
+    count = run.steps * run.accumulation
+    while len(losses) < count:
         for batch in loader:
             with accelerator.accumulate(model):
                 loss = accelerator.backward(loss_fn, batch)
                 optimizer.step()
                 optimizer.zero_grad()
             losses.append(loss)
-            if len(losses) == run.steps:
+            if len(losses) == count:
                 break
     return [float(accelerator.reduce(loss, "mean")) for loss in losses]
 

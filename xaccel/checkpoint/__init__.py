@@ -1,1 +1,1 @@
-"""."""
+"""The shared checkpoint format: knows bytes and no accelerator."""

@@ -1,1 +1,1 @@
-"""."""
+"""Starting processes with ranks."""

@@ -1,1 +1,1 @@
-"""."""
+"""Named axes, specs, and the arithmetic from them to slices."""

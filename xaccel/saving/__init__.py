@@ -1,1 +1,1 @@
-"""."""
+"""`save_state`, `load_state`, `save_model`: knows live objects and no bytes."""

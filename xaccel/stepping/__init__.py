@@ -1,1 +1,1 @@
-"""."""
+"""One training step: accumulate, backward, clip, schedule."""

@@ -96,7 +96,8 @@ class RankPool:
         if not self._ranks:
             self._start()
         path = Path(sys.modules[function.__module__].__file__ or "").resolve()
-        message = pickle.dumps((str(path), function.__qualname__, args, kwargs))
+        # The arguments by themselves: they may be of classes that the worker knows only once it has loaded the file.
+        message = pickle.dumps((str(path), function.__qualname__, pickle.dumps((args, kwargs))))
         for rank in self._ranks:
             rank.connection.send_bytes(message)
         return self._collect(timeout_seconds)
@@ -204,8 +205,10 @@ def _work(address: str, index: int) -> None:
         except EOFError:
             return
         try:
-            path, qualname, args, kwargs = pickle.loads(message)
-            answer = pickle.dumps((True, _resolve(path, qualname)(*args, **kwargs)))
+            path, qualname, packed = pickle.loads(message)
+            function = _resolve(path, qualname)
+            args, kwargs = pickle.loads(packed)
+            answer = pickle.dumps((True, function(*args, **kwargs)))
         except BaseException:  # reported to the parent, whatever it is; the worker lives on for the next case
             answer = pickle.dumps((False, traceback.format_exc()))
         connection.send_bytes(answer)

@@ -1,1 +1,1 @@
-"""."""
+"""Trackers, one file each, and the hub that feeds them."""

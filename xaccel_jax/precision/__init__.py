@@ -1,1 +1,1 @@
-"""."""
+"""Mixed precision on JAX, one file each."""

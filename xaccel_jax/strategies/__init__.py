@@ -1,1 +1,1 @@
-"""."""
+"""Ways of distributing on JAX, one file each."""

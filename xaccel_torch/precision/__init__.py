@@ -1,1 +1,1 @@
-"""."""
+"""Mixed precision on torch, one file each."""

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
+from torch.amp.grad_scaler import OptState
 
 from xaccel import tree
 from xaccel.config.handlers import AutocastKwargs, GradScalerKwargs
@@ -27,16 +28,18 @@ class AutocastForward:
     Args:
         forward: the model's own bound method.
         device_kind, dtype: of the autocast.
+        options: further ones.
     """
 
-    def __init__(self, forward: Callable[..., Any], device_kind: str, dtype: torch.dtype):
+    def __init__(self, forward: Callable[..., Any], device_kind: str, dtype: torch.dtype, options: AutocastKwargs):
         self.forward = forward
         self._device_kind = device_kind
         self._dtype = dtype
+        self._options = options
         functools.update_wrapper(self, forward)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        with torch.autocast(self._device_kind, self._dtype):
+        with torch.autocast(self._device_kind, self._dtype, enabled=self._options.enabled, cache_enabled=self._options.cache_enabled):
             outputs = self.forward(*args, **kwargs)
         return to_float32(outputs)
 
@@ -58,7 +61,7 @@ class AutocastPrecision(FullPrecision):
 
     def convert(self, model: torch.nn.Module) -> torch.nn.Module:
         if not isinstance(model.forward, AutocastForward):
-            model.forward = AutocastForward(model.forward, self._device_kind, self.dtype)
+            model.forward = AutocastForward(model.forward, self._device_kind, self.dtype, self._handler or AutocastKwargs())
         return model
 
     def restore(self, model: torch.nn.Module) -> None:
@@ -88,14 +91,19 @@ class ScaledPrecision(AutocastPrecision):
         super().__init__(device_kind, handler)
         self.scaler = torch.amp.GradScaler(device_kind, **(scaler or GradScalerKwargs()).to_dict())
         self._unscaled: set[int] = set()
+        self._stepped = False
 
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
+        self.update()
         return self.scaler.scale(loss)
 
     def unscale(self, optimizer: torch.optim.Optimizer) -> None:
-        if id(optimizer) not in self._unscaled:
-            self.scaler.unscale_(optimizer)
-            self._unscaled.add(id(optimizer))
+        if id(optimizer) in self._unscaled:
+            return
+        if self._stage(optimizer) is OptState.STEPPED:
+            self.update()
+        self.scaler.unscale_(optimizer)
+        self._unscaled.add(id(optimizer))
 
     def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> bool:
         # Unscaled here in any case: fused optimizers would otherwise take the scale inside their kernel and never say that they skipped.
@@ -104,14 +112,35 @@ class ScaledPrecision(AutocastPrecision):
         overflow = sum(found.item() for found in state["found_inf_per_device"].values()) > 0
         if not overflow:
             optimizer.step(*args, **kwargs)
-        state["stage"] = torch.amp.grad_scaler.OptState.STEPPED
+        state["stage"] = OptState.STEPPED
+        self._stepped = True
         return not overflow
 
+    def forget(self, optimizer: torch.optim.Optimizer) -> None:
+        if id(optimizer) in self._unscaled:
+            self._unscaled.discard(id(optimizer))
+            # An overflow that was found and led to no step does not count; one of a step does, at the next update.
+            if self._stage(optimizer) is not OptState.STEPPED:
+                self.scaler._per_optimizer_states.pop(id(optimizer), None)
+
     def update(self) -> None:
+        """Let the scale follow the steps since the last update.
+
+        Called before the next backward: never between the steps of several optimizers whose gradients carry one scale.
+        """
+        if not self._stepped:
+            return
+        self._stepped = False
         self._unscaled.clear()
-        self.scaler.update()
+        if any(state["found_inf_per_device"] for state in self.scaler._per_optimizer_states.values()):
+            self.scaler.update()
+        self.scaler._per_optimizer_states.clear()
+
+    def _stage(self, optimizer: torch.optim.Optimizer) -> OptState:
+        return self.scaler._per_optimizer_states[id(optimizer)]["stage"]
 
     def state_dict(self) -> dict[str, Any]:
+        self.update()
         return self.scaler.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -31,8 +31,8 @@ class FullPrecision:
         optimizer.step(*args, **kwargs)
         return True
 
-    def update(self) -> None:
-        """After all optimizers of a step: let the loss scale follow."""
+    def forget(self, optimizer: torch.optim.Optimizer) -> None:
+        """The optimizer's gradients were cleared: the next ones carry the loss scale again."""
 
     def restore(self, model: torch.nn.Module) -> None:
         """Take back what `convert` did to the model."""

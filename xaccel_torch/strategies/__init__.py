@@ -1,1 +1,1 @@
-"""."""
+"""Ways of distributing on torch, one file each."""
