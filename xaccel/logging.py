@@ -24,11 +24,10 @@ class ProcessLogger(logging.LoggerAdapter):  # type: ignore[type-arg]
         main_process_only = kwargs.pop("main_process_only", True)
         in_order = kwargs.pop("in_order", False)
         kwargs.setdefault("stacklevel", 2)
-        if not self.isEnabledFor(level):
-            return
         if in_order:
+            # Also where this process's level is higher: the others wait for it.
             self._log_in_order(level, msg, args, kwargs)
-        elif not main_process_only or _process_index() == 0:
+        elif self.isEnabledFor(level) and (not main_process_only or _process_index() == 0):
             self._emit(level, msg, args, kwargs)
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
@@ -49,6 +48,7 @@ class ProcessLogger(logging.LoggerAdapter):  # type: ignore[type-arg]
     def _log_in_order(self, level: int, msg: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         from xaccel.backend.registry import load_backend
 
+        kwargs["stacklevel"] += 1
         topology = current_topology()
         if topology is None:
             self._emit(level, msg, args, kwargs)
