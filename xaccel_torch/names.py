@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch
 
-_WRAPPERS = (torch.nn.parallel.DistributedDataParallel, torch._dynamo.eval_frame.OptimizedModule)
 _EXTRA_STATE = torch.nn.modules.module._EXTRA_STATE_KEY_SUFFIX
+
+
+def is_compiled(model: torch.nn.Module) -> bool:
+    """Whether the model came from `torch.compile`. Does not import torch's compiler: without it there is no such model."""
+    compiler = sys.modules.get("torch._dynamo.eval_frame")
+    return compiler is not None and isinstance(model, compiler.OptimizedModule)
 
 
 def unwrap(model: torch.nn.Module, keep_torch_compile: bool = False) -> torch.nn.Module:
@@ -15,8 +21,8 @@ def unwrap(model: torch.nn.Module, keep_torch_compile: bool = False) -> torch.nn
     while True:
         if isinstance(model, torch.nn.parallel.DistributedDataParallel):
             model = model.module
-        elif isinstance(model, torch._dynamo.eval_frame.OptimizedModule) and not keep_torch_compile:
-            model = model._orig_mod
+        elif is_compiled(model) and not keep_torch_compile:
+            model = model._orig_mod  # type: ignore[assignment]
         else:
             return model
 
@@ -28,8 +34,9 @@ def wrapper_paths(model: torch.nn.Module) -> tuple[str, ...]:
     """
     paths = []
     for name, module in model.named_modules(remove_duplicate=False):
-        if isinstance(module, _WRAPPERS):
-            attribute = "module" if isinstance(module, torch.nn.parallel.DistributedDataParallel) else "_orig_mod"
+        replicated = isinstance(module, torch.nn.parallel.DistributedDataParallel)
+        if replicated or is_compiled(module):
+            attribute = "module" if replicated else "_orig_mod"
             paths.append(f"{name}.{attribute}." if name else f"{attribute}.")
     return tuple(sorted(paths, key=len, reverse=True))
 

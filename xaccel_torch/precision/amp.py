@@ -98,7 +98,7 @@ class ScaledPrecision(AutocastPrecision):
         return self.scaler.scale(loss)
 
     def unscale(self, optimizer: torch.optim.Optimizer) -> None:
-        if id(optimizer) in self._unscaled:
+        if id(optimizer) in self._unscaled or not self._scales:
             return
         if self._stage(optimizer) is OptState.STEPPED:
             self.update()
@@ -107,6 +107,9 @@ class ScaledPrecision(AutocastPrecision):
 
     def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> bool:
         # Unscaled here in any case: fused optimizers would otherwise take the scale inside their kernel and never say that they skipped.
+        if not self._scales:
+            optimizer.step(*args, **kwargs)
+            return True
         self.unscale(optimizer)
         state = self.scaler._per_optimizer_states[id(optimizer)]
         overflow = sum(found.item() for found in state["found_inf_per_device"].values()) > 0
@@ -135,6 +138,11 @@ class ScaledPrecision(AutocastPrecision):
         if any(state["found_inf_per_device"] for state in self.scaler._per_optimizer_states.values()):
             self.scaler.update()
         self.scaler._per_optimizer_states.clear()
+
+    @property
+    def _scales(self) -> bool:
+        """Whether gradients carry a scale: it is switched on, and a loss has been scaled."""
+        return self.scaler.is_enabled() and self.scaler._scale is not None
 
     def _stage(self, optimizer: torch.optim.Optimizer) -> OptState:
         return self.scaler._per_optimizer_states[id(optimizer)]["stage"]
