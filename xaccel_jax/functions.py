@@ -50,6 +50,13 @@ def is_number(value: Any) -> bool:
     return isinstance(value, (int, float, complex)) and not isinstance(value, bool)
 
 
+def _closed(value: Any) -> Any:
+    """A captured container without arrays stays the very object: the function may append to it."""
+    if not isinstance(value, (list, tuple, dict)) or any(is_array(leaf) for leaf in jax.tree.leaves(value)):
+        return value
+    return ByIdentity(value)
+
+
 class FunctionParts:
     """One function, taken apart.
 
@@ -64,7 +71,8 @@ class FunctionParts:
         self._function = function
         if isinstance(function, types.FunctionType):
             cells = [cell.cell_contents for cell in function.__closure__ or ()]
-            self.captured = [*cells, *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+            captured = [*cells, *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+            self.captured = [_closed(value) for value in captured]
             self.key: Any = (function.__code__, ByIdentity(function.__globals__), len(cells), tuple(function.__kwdefaults__ or ()))
         else:
             self.captured = []
@@ -75,6 +83,7 @@ class FunctionParts:
         function = self._function
         if not isinstance(function, types.FunctionType) or not captured:
             return function
+        captured = [value.value if isinstance(value, ByIdentity) else value for value in captured]
         num_cells = len(function.__closure__ or ())
         num_defaults = len(function.__defaults__ or ())
         cells = tuple(types.CellType(value) for value in captured[:num_cells])

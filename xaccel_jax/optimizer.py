@@ -15,6 +15,7 @@ from xaccel.errors import ConfigurationError
 from xaccel.stepping.accumulation import Accumulation
 from xaccel_jax.definitions import Path, _plain
 from xaccel_jax.model import Model
+from xaccel_jax.placement import strong
 from xaccel_jax.program import StepProgram
 from xaccel_jax.step import nest
 
@@ -55,7 +56,8 @@ class AcceleratedOptimizer:
             raise ConfigurationError(
                 "optax.MultiSteps accumulates by itself: use Accelerator(gradient_accumulation_steps=…) and the inner transformation"
             )
-        state = jax.jit(transformation.init, out_shardings=sharding)(nest(model.definition.param_paths, model.params))
+        init = jax.jit(lambda params: jax.tree.map(strong, transformation.init(params)), out_shardings=sharding)
+        state = init(nest(model.definition.param_paths, model.params))
         with_paths, tree = jax.tree_util.tree_flatten_with_path(state)
         self.transformation = Transformation(transformation, tree, tuple(path for path, _ in with_paths))
         self.state_leaves_list: list[Any] = [leaf for _, leaf in with_paths]

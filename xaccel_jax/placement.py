@@ -21,7 +21,12 @@ def replicate(leaves: Sequence[Any], sharding: NamedSharding) -> list[jax.Array]
     if not sharding.is_fully_addressable:
         return _replicate_over_processes(leaves, sharding)
     # A copy: the step donates its inputs, and the user's own arrays must live on.
-    return [jax.device_put(jnp.array(leaf, copy=True) if not is_key(leaf) else jax.random.clone(leaf), sharding) for leaf in leaves]
+    return [jax.device_put(jax.random.clone(leaf) if is_key(leaf) else jnp.array(strong(leaf), copy=True), sharding) for leaf in leaves]
+
+
+def strong(leaf: Any) -> Any:
+    """The leaf without a weak type (`jnp.full(shape, 0.1)` has one): a step's outputs have none, and a second trace would follow the first."""
+    return jax.lax.convert_element_type(leaf, leaf.dtype) if isinstance(leaf, jax.Array) and not is_key(leaf) else leaf
 
 
 def _replicate_over_processes(leaves: Sequence[Any], sharding: NamedSharding) -> list[jax.Array]:

@@ -47,8 +47,8 @@ class StepController:
         """Accumulate gradients of the loss, divided by the accumulation steps.
 
         Args:
-            loss: a loss value, or a function. Called as `loss(*args, **kwargs)` if `args` holds a prepared model, else, where
-                exactly one model is prepared, as `loss(model, *args, **kwargs)`.
+            loss: a loss value, or a function. Called as `loss(*args, **kwargs)` if `args` holds a prepared model or the function uses one from
+                outside, else, where exactly one model is prepared, as `loss(model, *args, **kwargs)`.
             num_items: the loss is a *sum* over this many items (tokens): the gradient becomes exactly that of the mean over all
                 items of all micro-batches and replicas of the window, whatever their lengths.
             has_aux: the function returns `(loss, aux)`.
@@ -58,18 +58,18 @@ class StepController:
             The undivided loss; in JAX a lazy handle. `(loss, aux)` with `has_aux`.
         """
         if callable(loss) and not self._carries_gradient(loss):
-            args = self._with_model(args)
+            args = self._with_model(loss, args)
         scale = 1.0 if num_items is not None else 1.0 / self._accumulation.num_steps
         return self._strategy.gradients.backward(loss, *args, scale=scale, num_items=num_items, has_aux=has_aux, **kwargs)
 
     def _carries_gradient(self, loss: Any) -> bool:
         return getattr(loss, "backward", None) is not None
 
-    def _with_model(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _with_model(self, function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, ...]:
         models = self._prepared.models
-        if len(models) == 1 and not any(argument is models[0] for argument in args):
-            return (models[0], *args)
-        return args
+        if len(models) != 1 or any(argument is models[0] for argument in args) or _uses(function, models[0]):
+            return args
+        return (models[0], *args)
 
     def clip_grad_norm_(self, parameters: Any, max_norm: float, norm_type: float = 2) -> Any:
         """Clip the accumulated gradient by its total norm, on the micro-step that syncs.
@@ -96,3 +96,13 @@ class StepController:
     def optimizer_step_was_skipped(self) -> bool:
         """Whether any prepared optimizer skipped its last step (overflow under fp16)."""
         return any(optimizer.step_was_skipped for optimizer in self._prepared.optimizers)
+
+
+def _uses(function: Callable[..., Any], value: Any) -> bool:
+    """Whether a Python function refers to `value` as a variable of its surroundings."""
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return False
+    closure = getattr(function, "__closure__", None) or ()
+    names = getattr(function, "__globals__", {})
+    return any(cell.cell_contents is value for cell in closure) or any(names.get(name) is value for name in code.co_names)

@@ -93,7 +93,7 @@ class Compiler:
         whole = self._global_statistics or self.mesh.size == 1 or "batch_stats" not in model.definition.kinds.values()
         run = self._whole(function) if whole else self._each(function, sharded)
         same = self.replicated
-        return jax.jit(run, donate_argnums=(0, 1, 2, 3) if updates else (1, 3), out_shardings=(same, same, same, same, same, None, same))
+        return jax.jit(run, donate_argnums=(0, 1, 2) if updates else (1, 3), out_shardings=(same, same, same, same, same, None, same))
 
     def _whole(self, function: Callable[..., Any]) -> Callable[..., Any]:
         return lambda *arguments: function(WholeBatch(), *arguments)
