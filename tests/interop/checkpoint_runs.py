@@ -19,7 +19,9 @@ def data() -> dict[str, np.ndarray]:
 def digest(state: dict[str, Any]) -> dict[str, bytes]:
     """Canonical name -> the exact bytes."""
     return {
-        name: np.ascontiguousarray(np.asarray(value)).tobytes() for name, value in sorted(state.items()) if not name.endswith("num_batches_tracked")
+        name: np.ascontiguousarray(np.asarray(value)).tobytes()
+        for name, value in sorted(state.items())
+        if not name.endswith("num_batches_tracked")
     }
 
 

@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 pytest.importorskip("jax")
 
 import jax
 import jax.numpy as jnp
+import torch
 from flax import nnx
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -90,7 +91,13 @@ def test_transposed_convolutions(spatial: int, transpose_kernel: bool) -> None:
     """Case 25."""
     inputs, outputs, kernel, stride = 3, 4, 3, 2
     layer = nnx.ConvTranspose(
-        inputs, outputs, (kernel,) * spatial, strides=(stride,) * spatial, padding="VALID", transpose_kernel=transpose_kernel, rngs=nnx.Rngs(0)
+        inputs,
+        outputs,
+        (kernel,) * spatial,
+        strides=(stride,) * spatial,
+        padding="VALID",
+        transpose_kernel=transpose_kernel,
+        rngs=nnx.Rngs(0),
     )
     target = getattr(torch.nn, f"ConvTranspose{spatial}d")(inputs, outputs, kernel, stride=stride)
     carry(layer, target)

@@ -163,7 +163,11 @@ def test_case_c48_schedule_and_the_window_at_the_end_of_the_loader() -> None:
     plugin = GradientAccumulationPlugin(num_steps=2)
     schedule = optax.inject_hyperparams(optax.sgd)(learning_rate=0.1)
     accelerator, model, optimizer, loader, scheduler = make(
-        schedule, ArrayLoader(ones(40), batch_size=8), lambda step: 0.1 * (step + 1), gradient_accumulation_plugin=plugin, split_batches=True
+        schedule,
+        ArrayLoader(ones(40), batch_size=8),
+        lambda step: 0.1 * (step + 1),
+        gradient_accumulation_plugin=plugin,
+        split_batches=True,
     )
     weights = []
     for batch in loader:
