@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,12 @@ from xaccel.testing.ranks import load_module
 from xaccel_torch.batch_norm import GlobalBatchNorm, use_global_statistics
 
 runs = load_module(Path(__file__).parent / "torch_runs.py")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def leave_the_ranks_as_they_were(ranks: Any) -> Iterator[None]:
+    yield
+    ranks("torch", 2).run(runs.leave)
 
 
 @pytest.mark.parametrize("sizes", [[3, 3], [1, 5]], ids=["even", "uneven"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,12 @@ import pytest
 from xaccel.testing.ranks import load_module
 
 runs = load_module(Path(__file__).parents[1] / "torch_runs.py")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def leave_the_ranks_as_they_were(ranks: Any) -> Iterator[None]:
+    yield
+    ranks("torch", 2).run(runs.leave)
 
 
 def assert_equal(found: dict[str, Any], expected: dict[str, Any], tolerance: float = 1e-9) -> None:
