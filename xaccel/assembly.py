@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 from xaccel.backend.backend import Backend
 from xaccel.backend.strategy import Strategy, StrategyRequest
@@ -54,6 +55,7 @@ def assemble(settings: Settings, backend: Backend, environment: LaunchEnvironmen
     accumulation = Accumulation(settings.accumulation, active)
     strategy = backend.strategy(StrategyRequest(topology=topology, settings=settings, accumulation=accumulation))
     prepared = Prepared()
+    kinds = [kind for kind in settings.rng_types if kind != "generator"]
 
     def loader_context() -> LoaderContext:
         seed = settings.data.data_seed if settings.data.data_seed is not None else backend.initial_seed()
@@ -66,6 +68,7 @@ def assemble(settings: Settings, backend: Backend, environment: LaunchEnvironmen
             seed=strategy.collectives.broadcast_objects([seed], 0)[0],
             topology=topology,
             device_placement=settings.device_placement,
+            on_start=functools.partial(backend.synchronise_generators, kinds, strategy.collectives) if kinds else None,
         )
 
     return Parts(

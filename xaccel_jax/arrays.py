@@ -55,7 +55,8 @@ class JaxArrays:
         return np.asarray(value)
 
     def from_numpy(self, values: np.ndarray, like: Any = None) -> jax.Array:
-        return jnp.asarray(narrowed(values))
+        array = jnp.asarray(narrowed(values))
+        return jax.device_put(array, like.sharding) if isinstance(like, jax.Array) and len(like.sharding.device_set) == 1 else array
 
     def concatenate(self, arrays: list[Any], dim: int) -> Any:
         values = [materialise(array) for array in arrays]
@@ -71,6 +72,8 @@ class JaxArrays:
         return library.pad(source, widths, constant_values=np.asarray(value).astype(source.dtype))
 
     def to_device(self, array: Any, device: Any = None, non_blocking: bool = False) -> jax.Array:
+        # Transfers never block in JAX, whatever `non_blocking` says.
+        del non_blocking
         value = materialise(array)
         return jax.device_put(narrowed(value) if isinstance(value, np.ndarray) else value, device)
 

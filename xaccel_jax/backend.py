@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -76,6 +77,11 @@ class JaxBackend:
                 "set_seed(deterministic=True): on GPU start with XLA_FLAGS=--xla_gpu_deterministic_ops=true; it cannot be switched on later"
             )
         self._seed.set(seed)
+
+    def synchronise_generators(self, kinds: Sequence[str], collectives: Any) -> None:
+        raise UnsupportedError(
+            f"rng_types={list(kinds)}: JAX has no global generators; models carry their own streams, equal on all processes"
+        )
 
     def empty_cache(self) -> None:
         """Device buffers go with their arrays; XLA keeps no cache to give back."""

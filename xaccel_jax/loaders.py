@@ -4,6 +4,7 @@ iterable batch by batch.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -29,7 +30,8 @@ class JaxLoaderPreparer:
         return isinstance(value, Iterable)
 
     def prepare(self, item: Item, context: Any) -> PlannedLoader:
-        return PlannedLoader(source_of(item.current, context.loaders), context.loaders)
+        loaders = dataclasses.replace(context.loaders, device_placement=item.device_placement)
+        return PlannedLoader(source_of(item.current, loaders), loaders)
 
 
 def source_of(loader: Any, context: LoaderContext) -> Any:

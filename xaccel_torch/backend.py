@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -68,6 +69,9 @@ class TorchBackend:
 
     def set_seed(self, seed: int, deterministic: bool = False) -> None:
         random.set_seed(seed, deterministic)
+
+    def synchronise_generators(self, kinds: Sequence[str], collectives: Any) -> None:
+        random.synchronise(kinds, collectives)
 
     def empty_cache(self) -> None:
         if torch.cuda.is_available():

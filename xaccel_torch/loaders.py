@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Iterator
 from itertools import islice, tee
 from typing import Any
@@ -29,7 +30,8 @@ class TorchLoaderPreparer:
         return isinstance(value, (DataLoader, ArrayLoader))
 
     def prepare(self, item: Item, context: Any) -> PlannedLoader:
-        return PlannedLoader(source_of(item.current, context.loaders), context.loaders)
+        loaders = dataclasses.replace(context.loaders, device_placement=item.device_placement)
+        return PlannedLoader(source_of(item.current, loaders), loaders)
 
 
 def source_of(loader: Any, context: LoaderContext) -> Any:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import numpy as np
 import torch
+
+from xaccel.errors import UnsupportedError
 
 
 def set_seed(seed: int, deterministic: bool = False) -> None:
@@ -36,3 +41,21 @@ def restore_generator_state(name: str, state: np.ndarray) -> bool:
         return False
     torch.cuda.set_rng_state(torch.from_numpy(state.copy()), index)
     return True
+
+
+def synchronise(kinds: Sequence[str], collectives: Any) -> None:
+    """Give process 0's generators of these kinds to all processes.
+
+    Raises:
+        UnsupportedError: "cuda" without a GPU, or "xla".
+    """
+    readers: dict[str, Callable[[], torch.Tensor]] = {"torch": torch.get_rng_state}
+    writers: dict[str, Callable[[torch.Tensor], None]] = {"torch": torch.set_rng_state}
+    if torch.cuda.is_available():
+        readers["cuda"], writers["cuda"] = torch.cuda.get_rng_state, torch.cuda.set_rng_state
+    absent = [kind for kind in kinds if kind not in readers]
+    if absent:
+        raise UnsupportedError(f"rng_types={list(kinds)}: this machine has generators of {', '.join(readers)}")
+    states = collectives.broadcast_objects([readers[kind]().numpy() for kind in kinds], 0)
+    for kind, state in zip(kinds, states, strict=True):
+        writers[kind](torch.from_numpy(state.copy()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 
@@ -167,3 +168,22 @@ def test_an_error_of_the_dataset_reaches_every_process(ranks):
 
 def test_evaluation_in_the_middle_of_training(ranks):
     assert ranks("torch", 2).run(torch_interleaved) == [[8, 8, 8, 8, 8]] * 2
+
+
+def draw_after_loading() -> tuple[float, float]:
+    import torch
+
+    from xaccel import Accelerator, ArrayLoader
+
+    accelerator = Accelerator(backend="torch", cpu=True, rng_types=["torch"])
+    torch.manual_seed(accelerator.process_index)
+    before = float(torch.rand(1))
+    for _ in accelerator.prepare(ArrayLoader(np.arange(8.0), batch_size=4)):
+        break
+    return before, float(torch.rand(1))
+
+
+def test_rng_types_give_every_process_the_first_ones_generator(ranks: Any) -> None:
+    (first_before, first), (second_before, second) = ranks("torch", 2).run(draw_after_loading)
+    assert first_before != second_before
+    assert first == second

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -48,6 +49,15 @@ class Backend(Protocol):
 
     def set_seed(self, seed: int, deterministic: bool = False) -> None:
         """Seed the framework's own generators."""
+
+    def synchronise_generators(self, kinds: Sequence[str], collectives: Collectives) -> None:
+        """Give process 0's state of these generators ("torch", "cuda", "xla") to all; a collective call.
+
+        "generator" needs nothing: the order of samples is a function of seed and epoch, equal on all processes.
+
+        Raises:
+            UnsupportedError: the framework has no such generator.
+        """
 
     def empty_cache(self) -> None:
         """Give cached device memory back."""

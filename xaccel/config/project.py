@@ -6,7 +6,7 @@ import dataclasses
 import os
 import warnings
 
-from xaccel.errors import ConfigurationError
+from xaccel.errors import ConfigurationError, UnsupportedError
 
 
 @dataclasses.dataclass
@@ -22,7 +22,8 @@ class ProjectConfiguration:
         save_on_each_node: write on every machine instead of once (no shared file system).
 
     Raises:
-        ConfigurationError: `total_limit` below 1, or automatic naming without a `project_dir` at the time of saving.
+        ConfigurationError: `total_limit` below 1.
+        UnsupportedError: `save_on_each_node`.
     """
 
     project_dir: str | None = None
@@ -35,6 +36,10 @@ class ProjectConfiguration:
     def __post_init__(self) -> None:
         if self.project_dir is not None:
             self.project_dir = os.fspath(self.project_dir)
+        if self.save_on_each_node:
+            raise UnsupportedError(
+                "save_on_each_node=True: checkpoints need a file system that all machines share in this version of xaccel"
+            )
         if self.total_limit is not None and self.total_limit < 1:
             raise ConfigurationError(
                 f"ProjectConfiguration(total_limit={self.total_limit}): at least one checkpoint must stay; use None to keep all"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from typing import Any, Protocol
@@ -29,6 +29,7 @@ class LoaderContext:
         seed: of the shuffle, equal on all processes.
         topology: where this process stands.
         device_placement: whether batches are moved to the device.
+        on_start: called at the start of each pass, on every process.
     """
 
     replicas: ReplicaLayout
@@ -39,6 +40,7 @@ class LoaderContext:
     seed: int
     topology: ProcessTopology
     device_placement: bool = True
+    on_start: Callable[[], None] | None = None
 
 
 class Source(Protocol):
@@ -101,6 +103,8 @@ class PlannedLoader:
         self.end_of_dataloader, self.remainder = False, -1
         progress.consumed, progress.resume_at, progress.ended = start, 0, False
         self._source.set_epoch(progress.epoch)
+        if self._context.on_start is not None:
+            self._context.on_start()
         self._context.active.push(self)
         try:
             for host in self._rounds(progress.epoch, start):

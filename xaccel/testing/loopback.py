@@ -281,6 +281,9 @@ class LoopbackBackend:
         self._seed = seed
         np.random.seed(seed % 2**32)
 
+    def synchronise_generators(self, kinds: Sequence[str], collectives: Any) -> None:
+        raise UnsupportedError(f"rng_types={list(kinds)}: ranks are threads here and share NumPy's generator")
+
     def empty_cache(self) -> None:
         """There is no device memory."""
 

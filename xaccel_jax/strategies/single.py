@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import jax
 
 from xaccel.backend.strategy import StrategyRequest
+from xaccel.config.handlers import HandlerSet
 from xaccel.errors import ConfigurationError, UnsupportedError
 from xaccel.mesh.mesh import Mesh
 from xaccel.preparation.plan import Item, PreparationPlan
@@ -76,9 +77,7 @@ class SingleDevice:
             other = {name: size for name, size in parallelism.sizes.items() if name != "dp_replicate" and size != 1}
             if other:
                 return f"parallelism_config asks for {other}; this version of the JAX adapter has dp_replicate only"
-        if request.settings.handlers.ddp is not None:
-            return "DistributedDataParallelKwargs configures torch's DDP; JAX has no buckets or communication hooks: leave the handler out"
-        return None
+        return _refuse_handlers(request.settings.handlers)
 
     def prepare(self, plan: PreparationPlan) -> PreparationPlan:
         new: dict[int, Any] = {}
@@ -92,6 +91,10 @@ class SingleDevice:
         return plan.replace(new)
 
     def _prepare_model(self, item: Item) -> Model:
+        if not item.device_placement:
+            raise UnsupportedError(
+                "device_placement=False for a model: a JAX step takes its parameters from the devices of the mesh; leave it out"
+            )
         definition = define(item.current)
         assert definition is not None, "the preparer claims only models that a definition knows"
         return Model(definition, self.compiler.replicated, self.program)
@@ -113,6 +116,20 @@ class SingleDevice:
         self.program.reset()
         self.program.clear_compiled()
         self._models.clear()
+
+
+def _refuse_handlers(handlers: HandlerSet) -> str | None:
+    """Why a handler of torch's cannot be honoured, if one was passed."""
+    if handlers.ddp is not None:
+        return "DistributedDataParallelKwargs configures torch's DDP; JAX has no buckets or communication hooks: leave the handler out"
+    if handlers.scaler is not None:
+        return "GradScalerKwargs configures a loss scale, which only fp16 has, and the JAX adapter has no fp16 yet: leave the handler out"
+    if handlers.autocast is not None and handlers.autocast.cache_enabled is not None:
+        return "AutocastKwargs(cache_enabled=…): casts are part of the compiled step, there is no cache: leave it out"
+    group = handlers.init_process_group
+    if group is not None and (group.backend is not None or group.init_method is not None):
+        return "InitProcessGroupKwargs(backend, init_method) are torch's; JAX takes timeout only, and meets at MASTER_ADDR and MASTER_PORT"
+    return None
 
 
 def _local_replicas(mesh: jax.sharding.Mesh) -> tuple[int, ...]:
