@@ -17,14 +17,6 @@ def accelerator_of(**options: Any) -> Any:
     return Accelerator(backend="torch", cpu=True, **options)
 
 
-def leave() -> None:
-    """Leave the run, where a case here joined it: other tests' cases on these ranks make a process group of their own."""
-    from xaccel.backend.registry import load_backend
-
-    set_current_topology(None)
-    load_backend("torch").stop()
-
-
 def rows(num_rows: int, width: int = 6) -> tuple[torch.Tensor, torch.Tensor]:
     """The same inputs `(num_rows, width)` and labels `(num_rows,)` everywhere."""
     generator = torch.Generator().manual_seed(3)
