@@ -67,7 +67,15 @@ def no_leaks() -> Iterator[None]:
         distributed.destroy_process_group()
         pytest.fail("the test left a torch process group behind")
     # torch names its compiler's cache when the first optimizer is made, compiled or not.
-    allowed = {"PYTEST_CURRENT_TEST", "TORCHINDUCTOR_CACHE_DIR"}
+    # Set by pytest, and by torch and jax when they are first used.
+    allowed = {
+        "PYTEST_CURRENT_TEST",
+        "TORCHINDUCTOR_CACHE_DIR",
+        "TF_CPP_MIN_LOG_LEVEL",
+        "TPU_SKIP_MDS_QUERY",
+        "TPU_ML_PLATFORM",
+        "TPU_ML_PLATFORM_VERSION",
+    }
     leaked = {name for name in {*variables, *os.environ} if variables.get(name) != os.environ.get(name)} - allowed
     assert not leaked, f"the test changed environment variables: {sorted(leaked)}"
     alive = [thread for thread in threading.enumerate() if thread not in threads and not thread.daemon]
