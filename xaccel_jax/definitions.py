@@ -75,8 +75,9 @@ def _plain(path: Any) -> Path:
             if attribute in getattr(key, "__dataclass_fields__", ()) or getattr(key, attribute, None) is not None:
                 found.append(getattr(key, attribute))
                 break
-    # A Variable's value stands under a key of its own that says nothing.
-    return tuple(part for part in found if part not in ("value", "raw_value"))
+    # A Variable's value stands under an attribute of its own that says nothing; an attention's projection `value` is another matter.
+    last = path[-1] if path else None
+    return tuple(found[:-1] if isinstance(last, jax.tree_util.GetAttrKey) and last.name in ("value", "raw_value") else found)
 
 
 class NnxDefinition:

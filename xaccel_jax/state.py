@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,14 +18,14 @@ from xaccel.checkpoint.object_state import ReadSlice
 from xaccel.checkpoint.ownership import assign_owners
 from xaccel.checkpoint.records import TensorRecord, WantedTensor
 from xaccel.checkpoint.safetensors_file import dtype_tag
-from xaccel.checkpoint.slots import slot_name
+from xaccel.checkpoint.slots import FOREIGN_PREFIXES, slot_name, split_slot_name
 from xaccel.errors import CheckpointMismatchError
 from xaccel.mesh.spec import Bounds
 from xaccel.process.topology import ProcessTopology
 from xaccel_jax import slots
 from xaccel_jax.definitions import Path
 from xaccel_jax.lazy import Lazy
-from xaccel_jax.names import Rule, rule
+from xaccel_jax.names import Rule, kept, rules
 from xaccel_jax.placement import local_value
 
 
@@ -66,21 +67,31 @@ class _LeafState:
         return [self._record(name, leaf, owners[name]) for name, leaf in self._leaves.items()]
 
     def _record(self, name: str, leaf: jax.Array, owner: int) -> TensorRecord:
-        shape = self._rules[name].canonical_shape(leaf.shape)
-        owned = (full_bounds(shape),) if owner == self._topology.process_index else ()
-        return TensorRecord(name=name, shape=shape, dtype=dtype_tag(str(leaf.dtype)), owned=owned, adapter=self._rules[name].record())
+        each = self._rules[name]
+        owned = (full_bounds(each.canonical_shape),) if owner == self._topology.process_index else ()
+        return TensorRecord(
+            name=name,
+            shape=each.canonical_shape,
+            dtype=dtype_tag(str(leaf.dtype)),
+            owned=owned,
+            aliases=each.aliases,
+            adapter=each.record(),
+        )
 
     def read(self, name: str, bounds: Bounds) -> np.ndarray:
         return self._rules[name].read(_host(self._leaves[name]), bounds)
 
-    def _want(self, name: str) -> WantedTensor:
-        shape = self._rules[name].canonical_shape(self._leaves[name].shape)
-        return WantedTensor(name=name, shape=shape, dtype=dtype_tag(str(self._leaves[name].dtype)), bounds=(full_bounds(shape),))
+    def _want(self, name: str, stored: Mapping[str, TensorRecord]) -> WantedTensor:
+        if name in stored:
+            self._rules[name] = self._rules[name].as_recorded(stored[name].adapter)
+        each, dtype = self._rules[name], dtype_tag(str(self._leaves[name].dtype))
+        shape = each.canonical_shape
+        return WantedTensor(name=name, shape=shape, dtype=dtype, bounds=(full_bounds(shape),), aliases=each.aliases)
 
     def _read_leaf(self, name: str, read: ReadSlice) -> jax.Array | None:
         leaf, each = self._leaves[name], self._rules[name]
         try:
-            values = read(name, full_bounds(each.canonical_shape(leaf.shape)))
+            values = read(name, full_bounds(each.canonical_shape))
         except KeyError:
             return None
         return _restored(each.restore(values), leaf, self._sharding, name)
@@ -93,30 +104,44 @@ class ModelState(_LeafState):
         self._model = model
         variables, kinds = model.variables(), model.variable_kinds()
         self._streams = {path: leaf for path, leaf in variables.items() if kinds[path] == "rng"}
-        rules = {path: rule(model.definition.module, path, leaf.shape) for path, leaf in variables.items() if path not in self._streams}
+        found = model_rules(model, variables)
         super().__init__(
-            topology, sharding, {each.name: variables[path] for path, each in rules.items()}, {each.name: each for each in rules.values()}
+            topology, sharding, {each.name: variables[path] for path, each in found.items()}, {each.name: each for each in found.values()}
         )
 
     def scalars(self) -> dict[str, Any]:
         return {"rng": [[list(path), _stream_to_json(leaf)] for path, leaf in self._streams.items()]}
 
     def wanted(self, stored: Mapping[str, TensorRecord]) -> Sequence[WantedTensor]:
-        return [self._want(name) for name in self._leaves]
+        return [self._want(name, stored) for name in self._leaves]
 
     def load(self, read: ReadSlice, scalars: Mapping[str, Any]) -> list[str]:
         loaded = {self._rules[name].path: self._read_leaf(name, read) for name in self._leaves}
         streams = {tuple(path): value for path, value in scalars.get("rng", [])}
-        lost = [
-            f"random stream {'.'.join(map(str, path))}: not in the checkpoint, goes on as it is"
-            for path in self._streams
-            if path not in streams
-        ]
+        lost = [f"random stream {_dotted(path)}: the model has none of that name" for path in streams if path not in self._streams]
         for path, leaf in self._streams.items():
-            if path in streams:
-                loaded[path] = _stream_from_json(streams[path], leaf, self._sharding)
+            if path not in streams:
+                lost.append(f"random stream {_dotted(path)}: not in the checkpoint, goes on as it is")
+            elif _kind_of_stream(streams[path]) != _kind_of_stream(_stream_to_json(leaf)):
+                lost.append(f"random stream {_dotted(path)}: of another generator or shape in the checkpoint, goes on as it is")
+            else:
+                loaded[path] = _stream_from_json(streams[path], self._sharding)
         self._model.assign({path: value for path, value in loaded.items() if value is not None})
         return lost
+
+
+def model_rules(model: Any, variables: Mapping[Path, jax.Array]) -> dict[Path, Rule]:
+    """Rules of a prepared model's leaves, by path; random streams have none."""
+    kinds = model.variable_kinds()
+    return rules(model.definition.module, {path: tuple(leaf.shape) for path, leaf in variables.items() if kinds[path] != "rng"})
+
+
+def _dotted(path: Path) -> str:
+    return ".".join(map(str, path))
+
+
+def _kind_of_stream(value: Mapping[str, Any]) -> tuple[Any, ...]:
+    return value.get("impl"), value.get("dtype"), np.shape(value["data"])
 
 
 def _stream_to_json(leaf: jax.Array) -> dict[str, Any]:
@@ -126,7 +151,7 @@ def _stream_to_json(leaf: jax.Array) -> dict[str, Any]:
     return {"data": np.asarray(leaf).tolist(), "dtype": str(leaf.dtype)}
 
 
-def _stream_from_json(value: Mapping[str, Any], live: jax.Array, sharding: NamedSharding) -> jax.Array:
+def _stream_from_json(value: Mapping[str, Any], sharding: NamedSharding) -> jax.Array:
     data = np.asarray(value["data"], np.dtype(value.get("dtype", "uint32")))
     placed = jax.make_array_from_callback(data.shape, sharding, lambda index: data[index])
     return jax.random.wrap_key_data(placed, impl=value["impl"]) if "impl" in value else placed
@@ -139,33 +164,32 @@ class OptimizerState(_LeafState):
         self._optimizer = optimizer
         model = optimizer.model
         index = next((place for place, each in enumerate(models) if each is model), 0)
-        prefix = f"model_{index}." if index else ""
-        variables = model.variables()
-        params = {path: rule(model.definition.module, path, variables[path].shape) for path in model.definition.param_paths}
-        self._parameter_names = {path: prefix + each.name for path, each in params.items()}
+        self._prefix = f"model_{index}." if index else ""
+        found = model_rules(model, model.variables())
+        self._params = {path: found[path] for path in model.definition.param_paths}
         state = optimizer.state_leaves()
-        belongs = slots.slot_leaves(list(state), model.definition.param_paths)
+        self._slots = slots.slot_leaves(optimizer.state, list(state), model.definition.param_paths)
         self._paths: dict[str, Any] = {}
-        rules: dict[str, Rule] = {}
+        named: dict[str, Rule] = {}
         for path, leaf in state.items():
-            name, each = self._name_and_rule(path, leaf, belongs, params)
-            self._paths[name], rules[name] = path, each
-        super().__init__(topology, sharding, {name: state[path] for name, path in self._paths.items()}, rules)
+            each = self._rule(path, tuple(leaf.shape))
+            self._paths[each.name], named[each.name] = path, each
+        self._zeros: set[str] = set()
+        super().__init__(topology, sharding, {name: state[path] for name, path in self._paths.items()}, named)
 
-    def _name_and_rule(self, path: Any, leaf: Any, belongs: Mapping[Any, slots.SlotLeaf], params: Mapping[Path, Rule]) -> tuple[str, Rule]:
-        slot = belongs.get(path)
+    def _rule(self, path: Any, shape: tuple[int, ...]) -> Rule:
+        slot = self._slots.get(path)
         if slot is None:
             name = slots.other_name(path)
-            return name, Rule(path=(name,), name=name, permutation=tuple(range(leaf.ndim)))
-        own = params[slot.parameter]
-        name = slot_name(slot.slot, self._parameter_names[slot.parameter])
-        if len(own.permutation) != leaf.ndim:
-            # A factored slot has another shape than its parameter.
-            return name, Rule(path=(name,), name=name, permutation=tuple(range(leaf.ndim)))
-        return name, Rule(path=own.path, name=name, permutation=own.permutation, flipped=own.flipped, role=own.role, guessed=own.guessed)
+            return kept((name,), name, shape)
+        own = self._params[slot.parameter]
+        name = slot_name(slot.slot, self._prefix + own.name)
+        if shape != own.shape:
+            return kept((name,), name, shape)  # a factored slot
+        return dataclasses.replace(own, name=name, aliases=tuple(slot_name(slot.slot, self._prefix + alias) for alias in own.aliases))
 
     def scalars(self) -> dict[str, Any]:
-        names = list(self._parameter_names.values())
+        names = [self._prefix + each.name for each in self._params.values()]
         injected = {name: self._optimizer.hyperparameter(name) for name in self._optimizer.hyperparameters()}
         count = self._count()
         return {
@@ -174,35 +198,85 @@ class OptimizerState(_LeafState):
             "steps": dict.fromkeys(names, count) if count is not None else {},
         }
 
+    def _is_count(self, path: Any) -> bool:
+        return path not in self._slots and slots.is_count(path)
+
+    def _is_hyperparameter(self, path: Any) -> bool:
+        return path not in self._slots and slots.is_hyperparameter(path)
+
     def _count(self) -> int | None:
-        counts = [int(_host(self._leaves[name])) for name, path in self._paths.items() if slots.is_count(path)]
+        counts = [int(_host(self._leaves[name])) for name, path in self._paths.items() if self._is_count(path)]
         return max(counts, default=None)
 
     def wanted(self, stored: Mapping[str, TensorRecord]) -> Sequence[WantedTensor]:
+        self._zeros = self._not_made_yet(stored)
         # Counts and hyperparameters of a torch run come from its JSON values.
-        return [self._want(name) for name, path in self._paths.items() if name in stored or not name.startswith("optax/")]
+        return [
+            self._want(name, stored) for name in self._paths if name in stored or not (name.startswith("optax/") or name in self._zeros)
+        ]
+
+    def _not_made_yet(self, stored: Mapping[str, TensorRecord]) -> set[str]:
+        """Slots of parameters that had no gradient yet: torch makes slots, filled with zeros, at a parameter's first step.
+
+        So a parameter without any slot counts, as long as others have the slot in question; an optimizer of another kind still is an error.
+        """
+        known = {name for record in stored.values() for name in (record.name, *record.aliases)}
+        pairs = {split_slot_name(name) for name in known if not name.startswith(FOREIGN_PREFIXES)}
+        kinds, owners = {slot for slot, _ in pairs}, {owner for _, owner in pairs}
+        found = set()
+        for name, path in self._paths.items():
+            if path in self._slots and not name.startswith(FOREIGN_PREFIXES):
+                names = [split_slot_name(each) for each in (name, *self._rules[name].aliases)]
+                if names[0][0] in kinds and not any(owner in owners for _, owner in names):
+                    found.add(name)
+        return found
 
     def load(self, read: ReadSlice, scalars: Mapping[str, Any]) -> list[str]:
         loaded = {name: self._read_leaf(name, read) for name in self._leaves}
-        lost = self._load_from_json(loaded, scalars)
+        for name in self._zeros:
+            loaded[name] = self._filled(name, 0)
+        lost = self._load_from_json(loaded, scalars) + self._not_comparable(scalars)
         self._optimizer.assign_state({self._paths[name]: value for name, value in loaded.items() if value is not None})
         return lost
 
+    def _filled(self, name: str, value: float) -> jax.Array:
+        leaf = self._leaves[name]
+        return _restored(np.full(leaf.shape, value, np.dtype(leaf.dtype)), leaf, self._sharding, name)
+
     def _load_from_json(self, loaded: dict[str, jax.Array | None], scalars: Mapping[str, Any]) -> list[str]:
         steps = max((int(count) for count in scalars.get("steps", {}).values()), default=None)
-        given = slots.hyperparameters(scalars["groups"][0]["options"]) if len(scalars.get("groups", [])) == 1 else {}
+        given = slots.hyperparameters(scalars.get("groups", []))
         lost = []
         for name, path in self._paths.items():
             if loaded[name] is not None:
                 continue
-            value = steps if slots.is_count(path) else given.get(name.rpartition("/")[2]) if slots.is_hyperparameter(path) else None
-            if value is None and slots.is_hyperparameter(path) and scalars.get("type") != "optax":
+            value = steps if self._is_count(path) else given.get(name.rpartition("/")[2]) if self._is_hyperparameter(path) else None
+            if value is None and self._is_hyperparameter(path) and scalars.get("type") != "optax":
                 continue  # an option that the other framework does not have keeps the value that this optimizer was made with
             if value is None:
                 lost.append(f"optimizer state {name}: not in the checkpoint, stays as it is")
                 continue
-            leaf = self._leaves[name]
-            loaded[name] = _restored(np.full(leaf.shape, value, np.dtype(leaf.dtype)), leaf, self._sharding, name)
+            loaded[name] = self._filled(name, value)
+        return lost
+
+    def _not_comparable(self, scalars: Mapping[str, Any]) -> list[str]:
+        """What a torch run says that this transformation cannot be told, or cannot say of itself."""
+        if scalars.get("type") == "optax":
+            return []
+        groups, steps = scalars.get("groups", []), set(scalars.get("steps", {}).values())
+        lost = []
+        options = slots.crossing(slots.agreed_options(groups), list(self._optimizer.hyperparameters()))
+        if options:
+            lost.append(f"options {', '.join(options)}: optax.inject_hyperparams does not offer them here, this optimizer keeps its own")
+        differing = slots.differing_options(groups)
+        if differing:
+            lost.append(f"options {', '.join(differing)}: not the same for the {len(groups)} groups, this optimizer keeps its own")
+        if len(steps) > 1:
+            lost.append(f"step counts from {min(steps)} to {max(steps)}: optax counts all parameters alike, from {max(steps)} on")
+        if any(leaf.slot == "max_exp_avg_sq" for leaf in self._slots.values()):
+            lost.append(
+                "max_exp_avg_sq: optax's is the maximum of bias-corrected values, torch's is not; alike only after some thousand steps"
+            )
         return lost
 
 
@@ -292,11 +366,10 @@ class JaxState:
 
 
 def full_state_dict(model: Any) -> dict[str, np.ndarray]:
-    """A prepared model's tensors by canonical name, in canonical layout, on the host."""
-    kinds = model.variable_kinds()
+    """A prepared model's tensors by canonical name, in canonical layout, on the host; tied ones under each of their names."""
+    variables = model.variables()
     found = {}
-    for path, leaf in model.variables().items():
-        if kinds[path] != "rng":
-            each = rule(model.definition.module, path, leaf.shape)
-            found[each.name] = each.read(_host(leaf), full_bounds(each.canonical_shape(leaf.shape)))
+    for path, each in model_rules(model, variables).items():
+        values = each.read(_host(variables[path]), full_bounds(each.canonical_shape))
+        found.update(dict.fromkeys((each.name, *each.aliases), values))
     return found

@@ -164,6 +164,10 @@ class OptimizerState(_TensorState):
         for name, tensor in self._tensors.items():
             self._fill(name, tensor, read)
         lost = self._load_groups(scalars.get("groups", []), scalars.get("type") == type(self._optimizer).__name__)
+        if scalars.get("type") == "optax" and any("max_exp_avg_sq" in state for state in self._optimizer.state.values()):
+            lost.append(
+                "max_exp_avg_sq: optax's is the maximum of bias-corrected values, torch's is not; steps are too small until some thousand are taken"
+            )
         self._load_steps(scalars.get("steps", {}))
         for name, entries in scalars.get("torch", {}).items():
             if name in self._parameters:
